@@ -27,12 +27,11 @@ from typing import Any, BinaryIO, Literal, cast
 
 import msgspec
 
+from builders.gpu import may_be_compiled
 from builders.gpu.content import read_complete, read_start
-from builders.gpu.signs import may_be_compiled
 from builders.index_client import IndexClient
-from builders.network.pip_configuration import public_index
-from builders.network.remote_wheel import RemoteWheel
-from builders.network.transport import Transport, received
+from builders.network.transport import SHORT_TAIL, Transport, received
+from builders.network.urls import public_index
 from resolver.indexes import Content, File
 
 DATA = Path(__file__).resolve().parent.parent / "tests" / "builders" / "data" / "compiled_wheels.toml"
@@ -108,13 +107,15 @@ def start(file: File, client: IndexClient, transport: Transport) -> Content | No
     """Read a wheel as before it is chosen."""
     if not may_be_compiled(file, client.metadata([file])):
         return None
-    remote = RemoteWheel(transport, file.url)
+    remote = transport.remote_file(file.url, SHORT_TAIL)
+    assert remote is not None
     return read_start(file.name, cast("BinaryIO", io.BufferedReader(remote)), remote.expect)
 
 
 def complete(file: File, _: IndexClient, transport: Transport) -> Content | None:
     """Read all of a wheel that may matter."""
-    remote = RemoteWheel(transport, file.url)
+    remote = transport.remote_file(file.url, SHORT_TAIL)
+    assert remote is not None
     return read_complete(Path(file.name), cast("BinaryIO", io.BufferedReader(remote)), remote.expect)
 
 
@@ -128,10 +129,10 @@ def run(
         file = offered(row, client)
         client.metadata([file])  # the resolver has read it before
         transport = Counting((), {})
-        before, started = received.bytes, time.perf_counter()
+        before, started = received(), time.perf_counter()
         content = read(file, client, transport)
         seconds = round(time.perf_counter() - started, 2)
-        yield Result(row.name, row.label, content, transport.requests, received.bytes - before, seconds)
+        yield Result(row.name, row.label, content, transport.requests, received() - before, seconds)
         print(f"{row.name}: {row.label}, {content}", file=sys.stderr)
 
 

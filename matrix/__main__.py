@@ -37,6 +37,9 @@ def _run() -> int:
         from matrix.commands.completion import complete
 
         complete()
+    from builders.constants import GARBAGE_THRESHOLD
+
+    gc.set_threshold(GARBAGE_THRESHOLD)
     from matrix.cli import main as run
 
     code = run()

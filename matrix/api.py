@@ -275,9 +275,8 @@ def build(
     OSError
         The index or the cache cannot be read or written.
     """
-    from builders.building.build_host import find_build_host
     from builders.building.inputs import Limits
-    from builders.building.plan import plan
+    from builders.building.plan import find_build_host, plan
     from builders.scheduling.local import Builds
     from resolver.providers.inferred import with_releases_of
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import re
 import signal
@@ -16,7 +15,6 @@ from types import ModuleType
 from typing import NoReturn, TypeVar
 
 import matrix.commands
-from builders.constants import GARBAGE_THRESHOLD
 from builders.storage.files import cache_root
 from matrix import __version__
 from matrix.command_line.context import Context
@@ -98,7 +96,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         color=_value_of("--color", ("always", "never"), arguments) or "auto",
         progress=_value_of("--progress", ("json",), arguments) or "auto",
     )
-    gc.set_threshold(GARBAGE_THRESHOLD)
     for number in (signal.SIGTERM, signal.SIGHUP):  # SIGTERM is what Slurm sends at the time limit
         signal.signal(number, signal.default_int_handler)
     try:

@@ -8,14 +8,14 @@ install it.
 from __future__ import annotations
 
 import re
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from resolver.requirements import normalize_name
 from resolver.versions import shorten, specifier_or_none
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from packaging.markers import Marker
 
@@ -41,7 +41,6 @@ _MACHINE = "x86_64"
 _OLDEST_GLIBC = 5  # manylinux1
 _NAMED_MANYLINUX = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
 _WHEEL_TAGS = 3
-_PLATFORM = "platform"
 
 
 class Environment:
@@ -181,64 +180,53 @@ class Environment:
         return allowed
 
     def rank(self, wheel: str) -> int | None:
-        """Return the rank of a wheel's best tag (0 is the most specific); None if pip cannot install it."""
-        tags = wheel.removesuffix(".whl").rsplit("-", _WHEEL_TAGS)[1:]
-        key = "-".join(tags)
+        """Return the rank of a wheel's best tag (0 is the most specific); None if pip cannot install it.
+
+        It is the order of `packaging.tags`: first by Python, then by platform.
+        """
+        key, pythons, platforms = _tags_of(wheel)
         if key not in self._ranks:
-            ranks = [
-                rank
-                for interpreter in tags[0].split(".")
-                for abi in tags[1].split(".")
-                for platform in tags[2].split(".")
-                if (rank := self._rank_of(f"{interpreter}-{abi}".lower(), platform.lower())) is not None
-            ]
+            on_linux, anywhere = self._orders
+            ranks = []
+            for python in pythons:
+                if python in on_linux:
+                    places = [self._platforms[one] for one in platforms if one in self._platforms]
+                    ranks += [on_linux[python] * len(self._platforms) + place for place in places]
+                if python in anywhere and "any" in platforms:
+                    ranks.append(anywhere[python] * len(self._platforms))
             self._ranks[key] = min(ranks, default=None)
         return self._ranks[key]
 
-    def _rank_of(self, python: str, platform: str) -> int | None:
-        """Return the rank of a tag in the order of `packaging.tags`: first by Python, then by platform."""
-        place = 0 if platform == "any" else self._platforms.get(platform)
-        order = self._pythons_of_tags.get(f"{python}-{'any' if platform == 'any' else _PLATFORM}")
-        return None if place is None or order is None else order * len(self._platforms) + place
+    @cached_property
+    def _platforms(self) -> Mapping[str, int]:
+        return platform_tags(self.glibc or f"2.{NEWEST_PATCH}")
 
     @cached_property
-    def _platforms(self) -> dict[str, int]:
-        platforms = platform_tags(self.glibc or f"2.{NEWEST_PATCH}")
-        return {platform: place for place, platform in enumerate(platforms)}
-
-    @cached_property
-    def _pythons_of_tags(self) -> dict[str, int]:
-        """The order of `packaging.tags`, which imports subprocess; one platform stands for all."""
+    def _orders(self) -> tuple[dict[str, int], dict[str, int]]:
+        """The order of `packaging.tags`, which imports subprocess: on Linux, and on any platform."""
         major, minor = map(int, self.python.split("."))
         this = f"cp{major}{minor}"
         older = [f"{major}{number}" for number in range(minor - 1, -1, -1)]
         pure = [f"py{major}{minor}-none", f"py{major}-none", *(f"py{number}-none" for number in older)]
         stable = [f"cp{number}-abi3" for number in older[:-2]]  # since Python 3.2
         linux = [f"{this}-{this}", f"{this}-abi3", f"{this}-none", *stable, *pure]
-        tags = [*(f"{tag}-{_PLATFORM}" for tag in linux), *(f"{tag}-any" for tag in (f"{this}-none", *pure))]
-        return {tag: order for order, tag in enumerate(tags)}
+        on_linux = {tag: order for order, tag in enumerate(linux)}
+        return on_linux, {tag: order for order, tag in enumerate([f"{this}-none", *pure], start=len(linux))}
 
     def oldest_glibc(self, wheel: str) -> int | None:
         """Return the minor version of the oldest glibc 2 that a wheel runs on: 0 if any, None if none."""
-        tags = wheel.removesuffix(".whl").rsplit("-", _WHEEL_TAGS)[1:]
-        key = "-".join(tags)
+        key, pythons, platforms = _tags_of(wheel)
         if key not in self._glibcs:
-            interpreters, abis, platforms = (part.lower().split(".") for part in tags)
-            pythons = [f"{interpreter}-{abi}" for interpreter in interpreters for abi in abis]
-            known = self._pythons_of_tags
-            anywhere = any(f"{python}-any" in known for python in pythons)
-            on_linux = any(f"{python}-{_PLATFORM}" in known for python in pythons)
-            parts = [
-                part
-                for part in platforms
-                if (anywhere if part == "any" else on_linux and part in self._platforms_of_any_glibc)
-            ]
-            self._glibcs[key] = min(map(_glibc_of, parts), default=None)
+            on_linux, anywhere = self._orders
+            if "any" in platforms and not anywhere.keys().isdisjoint(pythons):
+                self._glibcs[key] = 0
+            elif on_linux.keys().isdisjoint(pythons):
+                self._glibcs[key] = None
+            else:
+                known = platform_tags(f"2.{NEWEST_PATCH}")
+                parts = (_glibc_of(one) for one in platforms if one in known)
+                self._glibcs[key] = min(parts, default=None)
         return self._glibcs[key]
-
-    @cached_property
-    def _platforms_of_any_glibc(self) -> frozenset[str]:
-        return frozenset(platform_tags(f"2.{NEWEST_PATCH}"))
 
     def installable(self, files: Iterable[File]) -> list[File]:
         """Return the files that pip may install: wheels, the best first, or else an sdist."""
@@ -263,12 +251,21 @@ class Environment:
         return f"Python {self.python}{glibc} on {_MACHINE}"
 
 
-def platform_tags(glibc: str) -> list[str]:
-    """Return the platform tags of wheels that run with a glibc, newest first.
+@lru_cache(maxsize=10_000)
+def _tags_of(wheel: str) -> tuple[str, list[str], list[str]]:
+    """Return the tags of a wheel: as a text, those of Python with the ABI, and those of the platform."""
+    tags = wheel.removesuffix(".whl").lower().rsplit("-", _WHEEL_TAGS)[1:]
+    interpreters, abis, platforms = (part.split(".") for part in tags)
+    return "-".join(tags), [f"{one}-{abi}" for one in interpreters for abi in abis], platforms
+
+
+@cache
+def platform_tags(glibc: str) -> Mapping[str, int]:
+    """Return the platform tags of wheels that run with a glibc, with their places: the newest is the first.
 
     Examples
     --------
-    >>> platform_tags("2.18")[:3]
+    >>> list(platform_tags("2.18"))[:3]
     ['manylinux_2_18_x86_64', 'manylinux_2_17_x86_64', 'manylinux2014_x86_64']
     """
     tags = []
@@ -276,7 +273,7 @@ def platform_tags(glibc: str) -> list[str]:
         tags.append(f"manylinux_2_{number}_{_MACHINE}")
         if number in _NAMED_MANYLINUX:
             tags.append(f"{_NAMED_MANYLINUX[number]}_{_MACHINE}")
-    return [*tags, f"linux_{_MACHINE}"]
+    return {tag: place for place, tag in enumerate([*tags, f"linux_{_MACHINE}"])}
 
 
 def _glibc_of(platform: str) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
@@ -82,7 +82,7 @@ class ProjectRelease(Protocol):
         """Its Linux wheels and its sdists from all indexes, wheels first; may be empty."""
 
 
-class InstalledFiles(NamedTuple):
+class InstalledFiles(msgspec.Struct, frozen=True):
     """An installed version that no index has."""
 
     version: str

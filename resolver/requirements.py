@@ -49,6 +49,7 @@ def normalize_name(name: str) -> str:
     return _SEPARATORS.sub("-", name).lower()
 
 
+@lru_cache(maxsize=65536)
 def required_name(requirement: str) -> str:
     """Return the normalized name in a valid requirement.
 

@@ -273,7 +273,7 @@ def sort_key(version: str) -> tuple[Any, ...]:
     if key is None:
         return 0, version
     # Most versions differ in their keys, and comparing keys is many times faster than comparing versions.
-    return (1, key, Version(version)) if "+" in version else (1, key)
+    return (1, key, version_or_none(version)) if "+" in version else (1, key)
 
 
 def bounds_cross(specifier: Specifier) -> bool:

@@ -13,8 +13,14 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from builders.audit.elf import Budget, read_object
-from builders.audit.gpu_code import ARCHITECTURES, CodeObject, code_object_name, read_code_objects
-from builders.audit.kpack import ARCHIVE, read_archive
+from builders.audit.gpu_code import (
+    ARCHITECTURES,
+    ARCHIVE,
+    CodeObject,
+    code_object_name,
+    read_archive,
+    read_code_objects,
+)
 from builders.findings import Finding
 from builders.wheels.wheel import DamagedError
 
@@ -26,9 +32,7 @@ if TYPE_CHECKING:
     from packaging.tags import Tag
 
     from builders.audit.elf import SharedObject
-    from builders.audit.gpu_code import CodeProblem
     from builders.audit.runtime_libraries import LibraryProvider, TorchLibraries
-    from builders.findings import Severity
     from builders.wheels.wheel import Content, WheelReader
     from resolver.facts.schema import Recipe
 
@@ -43,28 +47,22 @@ _END_OF_HEADERS = re.compile(rb"\r?\n\r?\n")
 _LARGEST_TABLE = 1 << 14  # bytes of an op table; that of DeepSpeed has 1 kB
 _MOST_TABLES = 10  # a wheel has one
 _LARGEST_HEADERS = 1 << 18  # bytes
-_HARMLESS: Mapping[str, tuple[Severity, str]] = {
-    "bundle-not-read": ("warning", "Its GPU architectures are not known."),
-    "names-only": ("info", ""),
-}
-"""Problems in GPU code that do not mean that the code is damaged."""
 
 
 class Expected(msgspec.Struct, frozen=True):
     """The values to compare a wheel with; missing values are not compared."""
 
     architectures: tuple[str, ...] = ()
-    """GPU architectures that it must contain code for: all of these."""
+    """GPU architectures that it must contain code for."""
     recipe: Recipe | None = None
     torch: TorchLibraries | None = None
     """The torch that it will run with."""
     providers: tuple[LibraryProvider, ...] = ()
     """The base image, and the conda environment if there is one, that it will run in."""
     python: str = ""
-    """Prefix of the Python that it was built with. Some builds of Python put their own library directory into
-    the RPATH of every extension."""
+    """Prefix of the Python that built it; some put their library directory into every RPATH."""
     no_others: bool = False
-    """Whether code for other architectures is an error, as in our own builds. Published wheels have many."""
+    """Whether code for other architectures is an error, as in our own builds."""
 
 
 class Contents(msgspec.Struct, frozen=True):
@@ -137,15 +135,35 @@ def matches_any(name: str, patterns: Iterable[str]) -> bool:
 def read_contents(
     file: str, wheel: WheelReader, selected: Callable[[zipfile.ZipInfo], bool] | None = None
 ) -> tuple[Contents, list[Finding]]:
-    """Read a wheel; damaged members are reported as findings.
+    """Read a wheel; damaged members are findings.
 
-    The members that `selected` selects are read only as far as necessary, and are not hashed. Without it, all
-    members are read.
+    Members that `selected` selects are read only as far as necessary, and not hashed; without it, all are
+    read.
     """
-    reading = _WheelReading(wheel, partly=selected is not None)
+    objects = Objects(wheel.size)
+    metadata = {f"{wheel.dist_info}/{name}": name for name in ("METADATA", "WHEEL", "RECORD")}
+    too_large = {
+        name: member.file_size
+        for name in metadata.values()
+        if (member := wheel.metadata_member(name)) and member.file_size > wheel.largest(name)
+    }
+    digests: dict[str, bytes] = {}
+    texts: dict[str, bytes] = {}
     for info in wheel.members:
-        if not info.is_dir() and (selected is None or selected(info)):
-            reading.read(info)
+        path = info.filename
+        if info.is_dir() or (selected is not None and not selected(info)):
+            continue
+        try:
+            if SHARED_OBJECT.search(path) or path.endswith(SEPARATE_CODE):
+                digest = _read_code(wheel, info, objects, partly=selected is not None)
+            else:
+                digest = wheel.sha256(info) if selected is None else b""
+                _read_text(wheel, info, metadata.get(path, ""), texts, too_large)
+        except DamagedError as error:
+            objects.damaged("member-damaged", path, str(error))
+            continue
+        if digest:
+            digests[path] = digest
     contents = Contents(
         file,
         wheel.name,
@@ -154,20 +172,49 @@ def read_contents(
         wheel.members,
         tuple(wheel.dist_infos),
         wheel.dist_info,
-        reading.too_large,
-        reading.digests,
-        reading.texts,
-        tuple(reading.objects),
-        reading.code,
+        too_large,
+        digests,
+        texts,
+        tuple(objects.objects),
+        objects.code,
     )
-    return contents, reading.findings
+    return contents, objects.findings
+
+
+def _read_code(wheel: WheelReader, info: zipfile.ZipInfo, objects: Objects, *, partly: bool) -> bytes:
+    """Read a shared object or a file with GPU code; return its SHA-256, empty if it is read only in part."""
+    read = objects.read_object if SHARED_OBJECT.search(info.filename) else objects.read_bare_object
+    if partly:
+        with wheel.partly(info) as part:
+            read(info.filename, part)
+        return b""
+    with wheel.unpacked(info) as (data, digest):
+        read(info.filename, data)
+    return digest
+
+
+def _read_text(
+    wheel: WheelReader,
+    info: zipfile.ZipInfo,
+    metadata: str,
+    texts: dict[str, bytes],
+    too_large: dict[str, int],
+) -> None:
+    """Read METADATA, WHEEL or RECORD (`metadata` is its name), or an op table; leave out other files."""
+    if metadata and info.file_size <= wheel.largest(metadata):
+        data = wheel.read(info)
+        if metadata != "RECORD" and len(_END_OF_HEADERS.split(data, 1)[0]) > _LARGEST_HEADERS:
+            too_large[metadata] = len(data)
+        else:
+            texts[metadata] = data
+        return
+    is_table = info.filename.rpartition("/")[2] == OP_TABLE and info.file_size <= _LARGEST_TABLE
+    if is_table and len(texts) < _MOST_TABLES:
+        texts[info.filename] = wheel.read(info)
 
 
 class Objects:
-    """The shared objects and GPU code objects that were read, and the problems of reading them.
-
-    `size` is that of all of them together in bytes; it limits the work.
-    """
+    """The shared objects and GPU code objects that were read, and the problems of reading them."""
 
     def __init__(self, size: int) -> None:
         self.budget = Budget(size)
@@ -185,27 +232,20 @@ class Objects:
         self.objects.append(shared_object)
         if shared_object.gpu_section is None:
             return
-        code, problems = read_code_objects(data, *shared_object.gpu_section, self.budget)
+        code, problems = read_code_objects(path, data, *shared_object.gpu_section, self.budget)
         self.code[path] = tuple(code)
-        self._problems(path, problems, {"section": ".hip_fatbin"})
-
-    def _problems(self, path: str, problems: Iterable[CodeProblem], place: Mapping[str, str]) -> None:
-        for problem in problems:
-            evidence = {"member": path, **place, "offset": str(problem.offset)}
-            severity, fix = _HARMLESS.get(problem.id, ("error", "Build the wheel again."))
-            text = f"In the GPU code of {path}, {problem.text}."
-            self.findings.append(Finding(problem.id, severity, text, fix, evidence))
+        self.findings += problems
 
     def read_bare_object(self, path: str, data: Content) -> None:
         """Read GPU code in a file of its own; leave out a file of another kind."""
         if path.endswith(ARCHIVE):
             try:
-                code, problems = read_archive(data, self.budget)
+                code, problems = read_archive(path, data, self.budget)
             except DamagedError as error:
                 self.damaged("kpack-damaged", path, f"cannot be read: {error}")
                 return
             self.code[path] = tuple(code)
-            self._problems(path, problems, {})
+            self.findings += problems
             return
         name = code_object_name(data)
         if name is not None and name.partition(":")[0] in ARCHITECTURES.values():
@@ -216,49 +256,3 @@ class Objects:
         """Report a file that cannot be read."""
         fix = "Download or build the wheel again."
         self.findings.append(Finding(name, "error", f"{path} {text}.", fix, {"member": path}))
-
-
-class _WheelReading(Objects):
-    """Read one wheel, member by member."""
-
-    def __init__(self, wheel: WheelReader, *, partly: bool) -> None:
-        super().__init__(wheel.size)
-        self._wheel = wheel
-        self._partly = partly
-        self.digests: dict[str, bytes] = {}
-        self.texts: dict[str, bytes] = {}
-        self._metadata = {f"{wheel.dist_info}/{name}": name for name in ("METADATA", "WHEEL", "RECORD")}
-        self.too_large = {
-            name: member.file_size
-            for name in self._metadata.values()
-            if (member := wheel.metadata_member(name)) and member.file_size > wheel.largest(name)
-        }
-
-    def read(self, info: zipfile.ZipInfo) -> None:
-        path, name = info.filename, info.filename.rpartition("/")[2]
-        is_object = SHARED_OBJECT.search(path)
-        text = self._metadata.get(path, "")
-        try:
-            if self._partly and (is_object or name.endswith(SEPARATE_CODE)):
-                with self._wheel.partly(info) as part:
-                    self.read_object(path, part) if is_object else self.read_bare_object(path, part)
-                return
-            if is_object or name.endswith(SEPARATE_CODE):
-                with self._wheel.unpacked(info) as (data, digest):
-                    self.digests[path] = digest
-                    self.read_object(path, data) if is_object else self.read_bare_object(path, data)
-                return
-            if not self._partly:
-                self.digests[path] = self._wheel.sha256(info)
-            if text and info.file_size <= self._wheel.largest(text):
-                self._text(text, self._wheel.read(info))
-            elif name == OP_TABLE and len(self.texts) < _MOST_TABLES and info.file_size <= _LARGEST_TABLE:
-                self.texts[path] = self._wheel.read(info)
-        except DamagedError as error:
-            self.damaged("member-damaged", path, str(error))
-
-    def _text(self, name: str, data: bytes) -> None:
-        if name != "RECORD" and len(_END_OF_HEADERS.split(data, 1)[0]) > _LARGEST_HEADERS:
-            self.too_large[name] = len(data)
-        else:
-            self.texts[name] = data

@@ -3,9 +3,9 @@
 pyelftools reads the structures. Sizes and counts in a damaged or hostile file can be anything, so all reads
 are counted. A file whose tables are larger than those of any real file counts as damaged.
 
-Torch promises no binary interface between versions. An extension that was built against another torch
-imports symbols that do not exist, and fails only when it is loaded. Torch's symbols are recognized by
-their names: C++ names in its namespaces, in the Itanium C++ ABI, and the prefixes of its C interfaces.
+Torch promises no binary interface between versions: an extension for another torch imports symbols that do
+not exist, and fails only when it is loaded. Torch's symbols are recognized by their names: C++ names in its
+namespaces, in the Itanium C++ ABI, and the prefixes of its C interfaces.
 """
 
 from __future__ import annotations
@@ -69,19 +69,13 @@ _PER_BYTE = 5_000
 
 
 class Budget:
-    """The work that a file of some size justifies, in nanoseconds on an ordinary CPU.
-
-    Real wheels use a small part of this budget. `size` is in bytes.
-    """
+    """The work that a file of `size` bytes justifies, in nanoseconds; real wheels use a small part."""
 
     def __init__(self, size: int) -> None:
         self._left = _BASE + _PER_BYTE * size
 
     def spend(self, work: int) -> None:
-        """Subtract work that is about to be done.
-
-        Raise `DamagedError` if the budget is used up.
-        """
+        """Subtract work that is about to be done; raise `DamagedError` if the budget is used up."""
         self._left -= work
         if self._left < 0:
             msg = "its tables are larger than those of any real file of this size"
@@ -100,14 +94,11 @@ class SharedObject(msgspec.Struct, frozen=True):
     search_paths: tuple[str, ...] = ()
     """Directories of its RPATH and RUNPATH."""
     versions: Mapping[str, str] = {}
-    """The newest symbol versions that it needs, by family: ``GLIBC``, ``GLIBCXX``, ``CXXABI``, ``GCC``,
-    ``FABRIC`` (libfabric)."""
+    """The newest symbol versions that it needs, by family (GLIBC, GLIBCXX, CXXABI, GCC, FABRIC)."""
     defines: Mapping[str, str] = {}
-    """The newest symbol versions that it defines, by family."""
     imports: frozenset[str] = frozenset()
     """Its undefined symbols of torch and of RCCL's network plugins, without weak ones."""
     exports: frozenset[str] = frozenset()
-    """The symbols of torch and of RCCL's network plugins that it defines."""
     has_cuda_code: bool = False
     gpu_section: tuple[int, int] | None = None
     """Position and size of the section with HIP code objects, in bytes."""
@@ -115,19 +106,13 @@ class SharedObject(msgspec.Struct, frozen=True):
     """Whether its HIP code is in ``.kpack`` archives, which its section ``.rocm_kpack_ref`` names."""
 
 
-class Ends(NamedTuple):
-    """What the start and the end of a shared object show."""
-
-    needed: tuple[str, ...] | None
-    """The libraries that it needs, and perhaps its own name; None if this is not shown."""
-    has_cuda_code: bool = False
-    has_hip_code: bool = False
-    unknown: str = "its sections were not read"
-    """Why it may have other code for GPUs; empty if it has none."""
-
-
-def read_ends(start: bytes, part: Callable[[int, int], bytes | None]) -> Ends:
+def read_ends(
+    start: bytes, part: Callable[[int, int], bytes | None]
+) -> tuple[tuple[str, ...] | None, bool, bool, str]:
     """Return what the first bytes of a shared object, and some of its last ones, show.
+
+    They are the libraries that it needs, and perhaps its own name (None if this is not shown); whether it has
+    code for CUDA, and for HIP; and why it may have other code for GPUs (empty if it has none).
 
     `part` returns a part of the object (offset, size); None if it is not known. The table of sections is at
     the end, and so are often their names. A section without a known name may be code for GPUs if it is of
@@ -136,12 +121,15 @@ def read_ends(start: bytes, part: Callable[[int, int], bytes | None]) -> Ends:
     """
     sections = _sections_in(start, part)
     table = next((one for one in sections or () if (one.kind, one.flags) == (_STRINGS, _ALLOCATED)), None)
-    names = None if table is None else part(table.start, table.size) or _within(start, table)
+    names = None
+    if table is not None:
+        end = table.start + table.size
+        names = start[table.start : end] if end <= len(start) else part(table.start, table.size)
     needed = libraries_in_start(start)
     if names is not None:
         needed = _libraries(names.split(b"\0"))
     if sections is None:
-        return Ends(needed)
+        return needed, False, False, "its sections were not read"
     known = {one.name for one in sections}
     unnamed = [one for one in sections if one.name is None and one.may_be_code]
     near = [one for one in unnamed if one.alignment == _CUDA_ALIGNMENT]
@@ -149,7 +137,7 @@ def read_ends(start: bytes, part: Callable[[int, int], bytes | None]) -> Ends:
         del near[:1]
     near += [one for one in unnamed if one.alignment == _HIP_ALIGNMENT]
     unknown = "a section of it, whose name was not read, may be code for GPUs" if near else ""
-    return Ends(needed, ".nv_fatbin" in known, bool(known & {_GPU_SECTION, _ARCHIVE_SECTION}), unknown)
+    return needed, ".nv_fatbin" in known, bool(known & {_GPU_SECTION, _ARCHIVE_SECTION}), unknown
 
 
 class _Header(NamedTuple):
@@ -201,11 +189,6 @@ def _name_at(part: Callable[[int, int], bytes | None], start: int, size: int, of
     return None
 
 
-def _within(start: bytes, table: _Header) -> bytes | None:
-    end = table.start + table.size
-    return start[table.start : end] if end <= len(start) else None
-
-
 def _libraries(names: Iterable[bytes]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.decode() for name in names if _LIBRARY.fullmatch(name)))
 
@@ -213,12 +196,10 @@ def _libraries(names: Iterable[bytes]) -> tuple[str, ...]:
 def libraries_in_start(start: bytes) -> tuple[str, ...] | None:
     r"""Return the libraries that an object needs, from its first bytes; None if they do not show them.
 
-    The dynamic section is at the end of an object, but the table of its names usually is at the start. The
-    table is recognized by a symbol version of glibc: other texts of a program do not stand directly beside
-    one. Besides the needed libraries, the result may have the name of the object itself.
+    The table of their names usually is at the start. It is recognized by a symbol version of glibc: other
+    texts of a program do not stand directly beside one. The result may have the name of the object itself,
+    too.
 
-    Examples
-    --------
     >>> libraries_in_start(b"\x7fELF\0\0cudaFree\0libcudart.so.12\0libc.so.6\0GLIBC_2.17\0\0libcuda.so\0")
     ('libcudart.so.12', 'libc.so.6')
     """
@@ -239,8 +220,6 @@ def libraries_in_start(start: bytes) -> tuple[str, ...] | None:
 def version_key(version: str) -> tuple[int, ...]:
     """Return the key by which symbol versions are compared.
 
-    Examples
-    --------
     >>> max(["2.9", "2.34", "2.3.4"], key=version_key)
     '2.34'
     """
@@ -248,12 +227,7 @@ def version_key(version: str) -> tuple[int, ...]:
 
 
 def read_object(path: str, data: Content, budget: Budget | None = None) -> SharedObject:
-    """Read a shared object.
-
-    `budget` is the budget of its wheel; None for a standalone file.
-
-    Raise `DamagedError` if the file is not ELF, is cut short, or contradicts itself.
-    """
+    """Read a shared object; raise `DamagedError` if it is not ELF, is cut short, or contradicts itself."""
     try:
         budget = budget or Budget(len(data))
         return _read(path, data, _CountedReader(data, budget), budget)
@@ -311,8 +285,7 @@ def _read(path: str, data: Content, stream: _CountedReader, budget: Budget) -> S
     for section in elf.iter_sections():
         start, size = int(section["sh_offset"]), int(section["sh_size"])
         if section["sh_type"] != "SHT_NOBITS" and start + size > end:
-            msg = f"its section {section.name} extends beyond the end of the file"
-            raise DamagedError(msg)
+            raise DamagedError(f"its section {section.name} extends beyond the end of the file")
         sections[section.name] = start, size
         if isinstance(section, DynamicSection):
             read.setdefault("dynamic section", set()).add(start)
@@ -356,17 +329,12 @@ def _compare_with_loader(
     read: Mapping[str, set[int]],
     loaded: dict[str, set[int]],
 ) -> None:
-    """Check that the sections that were read are those that the loader reads.
-
-    The loader uses only the program headers. An object without section headers, or with wrong section
-    headers, would seem to need no libraries.
-    """
+    """Check that the sections that were read are those that the loader finds by the program headers."""
     loaded["dynamic section"] = {int(segment["p_vaddr"]) for segment in elf.iter_segments("PT_DYNAMIC")}
     for kind, addresses in loaded.items():
         for address in addresses:
             if not read.get(kind, set()).intersection(elf.address_offsets(address)):
-                msg = f"its section headers do not describe the {kind} that the loader reads"
-                raise DamagedError(msg)
+                raise DamagedError(f"its section headers do not describe the {kind} that the loader reads")
 
 
 def add_version(versions: dict[str, str], name: str) -> None:
@@ -383,7 +351,6 @@ def _symbols(
     sections: Mapping[str, tuple[int, int]],
     budget: Budget,
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Read the dynamic symbols; pyelftools itself would take seconds for a large table."""
     table, names = sections.get(".dynsym"), sections.get(".dynstr")
     if table is None or names is None or not elf.little_endian:
         return frozenset(), frozenset()
@@ -394,12 +361,9 @@ def _symbols(
 def read_symbols(
     table: bytes, names: bytes, bits: int, budget: Budget
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Return `SharedObject.imports` and `SharedObject.exports` from a table of dynamic symbols.
+    """Return `SharedObject.imports` and `SharedObject.exports`; pyelftools takes seconds for a large table.
 
-    `table` and `names` are the sections ``.dynsym`` and ``.dynstr``; `bits` is 64 or 32, the class of the ELF
-    file.
-
-    Raise `DamagedError` if the table is larger than that of any real file.
+    `table` and `names` are the sections ``.dynsym`` and ``.dynstr``; `bits` is 64 or 32.
     """
     layout, (info, section) = _SYMBOL[bits], _INFO_AND_SECTION[bits]
     if len(table) > _MOST_SYMBOLS * layout.size:

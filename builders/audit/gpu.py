@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from builders.audit.contents import SEPARATE_CODE, first_of
-from builders.audit.kpack import ARCHIVE, STRAY_FIX, stray_archives
-from builders.audit.network_plugin import interfaces
-from builders.audit.promises import promises_gpu_code
+from builders.audit.gpu_code import ARCHIVE, STRAY_FIX, stray_archives
+from builders.audit.promises import interfaces, promises_gpu_code
 from builders.findings import Finding
 
 if TYPE_CHECKING:
@@ -77,7 +76,6 @@ def _code_elsewhere(
 
 
 def _stray_archives(contents: Contents) -> Iterator[Finding]:
-    """Report archives for one setting of XNACK beside the archive for both settings."""
     for path, both in stray_archives({member.filename for member in contents.members}):
         name = PurePosixPath(both).name
         text = f"{path} is beside {name}. The HIP runtime may read it instead, and no kernel runs."
@@ -92,11 +90,10 @@ def _missing_everywhere(contents: Contents, requested: tuple[str, ...]) -> Itera
         name for code in contents.code.values() for item in code for name in (item.name, item.architecture)
     }
     if missing := [name for name in requested if name not in present]:
-        text = f"The wheel contains code for {', '.join(sorted(present))}, but not for {', '.join(missing)}."
         yield Finding(
             "target-missing",
             "error",
-            text,
+            f"The wheel contains code for {', '.join(sorted(present))}, but not for {', '.join(missing)}.",
             "Set the architecture variables of the build.",
             {"target": " ".join(missing)},
         )
@@ -105,7 +102,6 @@ def _missing_everywhere(contents: Contents, requested: tuple[str, ...]) -> Itera
 def _compare_member(
     path: str, code: Mapping[str, str], requested: tuple[str, ...], *, no_others: bool
 ) -> Iterator[Finding]:
-    """Compare the code of one member with the requested architectures."""
     fix = "Set the architecture variables of the build."
     for name, architecture in sorted(code.items()):
         evidence = {"member": path, "target": name}

@@ -1,9 +1,18 @@
-"""Read GPU code: code objects, offload bundles, and the section that contains the bundles.
+"""Read GPU code: offload bundles, archives, and the code objects in them.
 
 ``.hip_fatbin`` contains one offload bundle for each translation unit: a table of entries, one for each GPU
 architecture, followed by the code. A plain bundle begins with ``__CLANG_OFFLOAD_BUNDLE__``, a compressed
 one with ``CCOB``. Layouts: clang's ``docs/ClangOffloadBundler.rst`` and LLVM's ``docs/AMDGPUUsage.rst``.
+
+An archive (``.kpack``) holds the code of shared objects outside of them. Its header has the offset of a table
+of contents (MessagePack) at the end of the file. The table has a number for the code of each shared object
+and architecture. The code with a number is a part of the file, or a zstd frame in one list of frames. The
+layout is that of AMD's writer [1]_. No archive of AMD was at hand, so unknown keys are ignored, and an
+unknown compression leaves the names in the table.
+
 Every number that is read is checked before it is used.
+
+.. [1] https://github.com/ROCm/rocm-systems, shared/kpack, and https://github.com/stellaraccident/rocm-kpack
 """
 
 from __future__ import annotations
@@ -16,24 +25,26 @@ import sys
 import tempfile
 import zlib
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from builders.audit.elf import Budget
+from builders.findings import Finding
 from builders.wheels.wheel import DamagedError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from builders.findings import Severity
+    from builders.wheels.wheel import Content
+
+    Buffer = Content | memoryview
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from builders.wheels.wheel import Content
-
-    Buffer = Content | memoryview
 
 _PLAIN = b"__CLANG_OFFLOAD_BUNDLE__"
 _COMPRESSED = b"CCOB"
@@ -70,6 +81,12 @@ _PT_NOTE = 4
 _NT_AMDGPU_METADATA = 32
 _ABI_WITH_FEATURES = 2  # code object version 4
 
+_HARMLESS: Mapping[str, tuple[Severity, str]] = {
+    "bundle-not-read": ("warning", "Its GPU architectures are not known."),
+    "names-only": ("info", ""),
+}
+"""Problems that do not mean that the code is damaged."""
+
 ARCHITECTURES = {
     0x20: "gfx600", 0x21: "gfx601", 0x22: "gfx700", 0x23: "gfx701", 0x24: "gfx702", 0x25: "gfx703",
     0x26: "gfx704", 0x28: "gfx801", 0x29: "gfx802", 0x2A: "gfx803", 0x2B: "gfx810", 0x2C: "gfx900",
@@ -84,6 +101,15 @@ ARCHITECTURES = {
 }  # fmt: skip
 """GPU architectures by ``EF_AMDGPU_MACH``, the low byte of an object's ELF flags."""
 _FEATURES = {"xnack": (0x300, {0x200: "-", 0x300: "+"}), "sramecc": (0xC00, {0x800: "-", 0xC00: "+"})}
+
+ARCHIVE = ".kpack"
+"""Suffix of the archives."""
+STRAY_FIX = "Remove the file, or choose another release (TheRock issue 7081: hipErrorInvalidImage)."
+_XNACK = re.compile(r":xnack[+-]")
+_ARCHIVE_MAGIC = b"KPAK"
+_ARCHIVE_HEADER = 16
+_ARCHIVE_VERSION = 1
+_LARGEST_CONTENTS = 1 << 26  # bytes; a hundred per shared object and architecture
 
 
 class CodeObject(msgspec.Struct, frozen=True):
@@ -106,30 +132,23 @@ class CodeObject(msgspec.Struct, frozen=True):
         return ":".join([self.architecture, *self.features])
 
 
-class CodeProblem(NamedTuple):
-    """A problem at one offset of a section."""
-
-    id: str
-    text: str
-    """A clause without a full stop, such as ``a bundle is cut short``."""
-    offset: int
-
-
-class _UnreadError(Exception):
-    """A bundle may be valid, but cannot be read here."""
-
-
 def read_code_objects(
-    data: Content, start: int, size: int, budget: Budget | None = None
-) -> tuple[list[CodeObject], list[CodeProblem]]:
-    """Read the GPU code of a section.
+    path: str, data: Content, start: int, size: int, budget: Budget | None = None
+) -> tuple[list[CodeObject], list[Finding]]:
+    """Read the GPU code of a section (in bytes) of a shared object, and report its problems.
 
-    `start` and `size` are in bytes. `budget` is the budget of its wheel; None for a standalone file. After
-    damage, reading continues with the next bundle.
+    After damage, reading continues with the next bundle.
     """
-    section = _Section(data, start, min(start + size, len(data)), budget or Budget(len(data)))
+    section = _Section(path, data, start, min(start + size, len(data)), budget or Budget(len(data)))
     section.read()
     return section.objects, section.problems
+
+
+def _problem(id: str, path: str, text: str, offset: int, **place: str) -> Finding:  # noqa: A002
+    """Return the finding about GPU code; `text` is a clause without a full stop."""
+    evidence = {"member": path, **place, "offset": str(offset)}
+    severity, fix = _HARMLESS.get(id, ("error", "Build the wheel again."))
+    return Finding(id, severity, f"In the GPU code of {path}, {text}.", fix, evidence)
 
 
 def code_object_name(data: Buffer, offset: int = 0) -> str | None:
@@ -149,12 +168,13 @@ def code_object_name(data: Buffer, offset: int = 0) -> str | None:
 class _Section(msgspec.Struct):
     """Read one section, bundle by bundle."""
 
+    path: str
     data: Content
     start: int
     end: int
     budget: Budget
     objects: list[CodeObject] = []
-    problems: list[CodeProblem] = []
+    problems: list[Finding] = []
     unpacked: int = 0
     names_only: bool = False
     memory: io.BytesIO = msgspec.field(default_factory=io.BytesIO)
@@ -169,10 +189,8 @@ class _Section(msgspec.Struct):
                 return
             try:
                 end = self._read_bundle(at)
-            except (DamagedError, _UnreadError) as error:
-                name = "fatbin-damaged" if isinstance(error, DamagedError) else "bundle-not-read"
-                self._problem(name, str(error), at)
-                end = self._next_bundle(at + len(_COMPRESSED))
+            except DamagedError as error:
+                end = self._skip_bundle("fatbin-damaged", str(error), at)
             at = self._skip_zeros(end)
             if isinstance(self.data, mmap.mmap):
                 self.data.madvise(mmap.MADV_DONTNEED)  # otherwise all pages that were read stay in memory
@@ -181,7 +199,7 @@ class _Section(msgspec.Struct):
             self._problem("names-only", text, self.start)
 
     def _problem(self, name: str, text: str, at: int) -> None:
-        self.problems.append(CodeProblem(name, text, at - self.start))
+        self.problems.append(_problem(name, self.path, text, at - self.start, section=".hip_fatbin"))
 
     def _skip_zeros(self, at: int) -> int:
         while at < self.end:
@@ -192,8 +210,10 @@ class _Section(msgspec.Struct):
                 break
         return at
 
-    def _next_bundle(self, at: int) -> int:
-        """Return the offset of the next bundle, or of the end of the section."""
+    def _skip_bundle(self, name: str, text: str, at: int) -> int:
+        """Report a bundle that is not read; return the offset of the next one, or of the end."""
+        self._problem(name, text, at)
+        at += len(_COMPRESSED)
         while at < self.end:
             following = _MAGIC.search(self.data[at : min(at + _CHUNK + len(_PLAIN), self.end)])
             if following:
@@ -215,13 +235,12 @@ class _Section(msgspec.Struct):
         raise DamagedError(msg)
 
     def _read_compressed(self, at: int) -> int:
-        """Read the compressed bundle at an offset, and return the offset of its end."""
         left = self.end - at
         version, method = _unpack("<HH", self.data, at + 4, self.end)
         layout, compression = _SIZES.get(version), _METHODS.get(method)
         if layout is None or compression is None:
-            msg = f"a compressed bundle has the unknown version {version} or method {method}"
-            raise _UnreadError(msg)
+            text = f"a compressed bundle has the unknown version {version} or method {method}"
+            return self._skip_bundle("bundle-not-read", text, at)
         *length, promised = _unpack(layout, self.data, at + 8, self.end)
         payload = at + 8 + struct.calcsize(layout) + _HASH
         end = at + (length[0] if length else left)
@@ -230,8 +249,8 @@ class _Section(msgspec.Struct):
             raise DamagedError(msg)
         compare = promised <= _MOST_COMPARED - self.unpacked
         if not length and not compare:
-            msg = f"a compressed bundle that does not state its length would unpack to {promised} bytes"
-            raise _UnreadError(msg)
+            text = f"a compressed bundle that does not state its length would unpack to {promised} bytes"
+            return self._skip_bundle("bundle-not-read", text, at)
         most = promised if compare else min(promised, _LARGEST_TABLE)
         with self._decompressed(payload, end, compression, most) as (data, consumed):
             if compare and len(data) > promised:
@@ -250,30 +269,25 @@ class _Section(msgspec.Struct):
     def _decompressed(
         self, start: int, end: int, compression: str, most: int
     ) -> Iterator[tuple[Buffer, int]]:
-        """Decompress a payload to memory, or to an unnamed temporary file if it is large.
-
-        Yield the unpacked content, up to a limit in bytes, and the position where the payload ends.
-        """
-        decompressor: _Inflater | zstd.ZstdDecompressor = (
-            _Inflater() if compression == "zlib" else zstd.ZstdDecompressor()
-        )
+        """Decompress a payload to memory, or to a file if it is large; yield it, and where it ends."""
+        decompressor = zlib.decompressobj() if compression == "zlib" else zstd.ZstdDecompressor()
         at, size = start, 0
         large = most > _LARGEST_IN_MEMORY
         self.memory.seek(0)
         with tempfile.TemporaryFile(prefix="matrix-") if large else nullcontext(self.memory) as file:
             while not decompressor.eof and size <= most:
-                fresh = b""
-                if decompressor.needs_input:
-                    fresh = self.data[at : min(at + _CHUNK, end)]
-                    at += len(fresh)
-                    if not fresh:
+                # zlib hands back the input that it did not use; zstd keeps it, and says if it needs more.
+                packed = getattr(decompressor, "unconsumed_tail", b"")
+                if getattr(decompressor, "needs_input", not packed):
+                    packed = self.data[at : min(at + _CHUNK, end)]
+                    at += len(packed)
+                    if not packed:
                         msg = "a compressed bundle is cut short"
                         raise DamagedError(msg)
                 try:
-                    piece = decompressor.decompress(fresh, _MOST_AT_ONCE)
+                    piece = decompressor.decompress(packed, _MOST_AT_ONCE)
                 except (zlib.error, zstd.ZstdError, ValueError) as error:
-                    msg = f"a bundle cannot be decompressed ({error})"
-                    raise DamagedError(msg) from None
+                    raise DamagedError(f"a bundle cannot be decompressed ({error})") from None
                 size += len(piece)
                 self.budget.spend(_UNPACKED_BYTE_TIME * len(piece))
                 file.write(piece)
@@ -313,29 +327,23 @@ class _Section(msgspec.Struct):
 
 
 def _read_table(data: Buffer, base: int, size: int) -> tuple[list[tuple[int, int, str]], int]:
-    """Read the table of a plain bundle: its entries for GPUs and its length in bytes.
-
-    An entry is its offset and its size in bytes, and its name; they are sorted by offset.
-    """
+    """Read the table of a plain bundle: its entries for GPUs (offset, size, name), and its length."""
     end = base + size
     if data[base : min(base + len(_PLAIN), end)] != _PLAIN:
         msg = "the content of a compressed bundle is not an offload bundle"
         raise DamagedError(msg)
     (count,) = _unpack("<Q", data, base + 24, end)
     if not 0 < count <= _MOST_ENTRIES:
-        msg = f"a bundle has {count} entries, which is not between 1 and {_MOST_ENTRIES}"
-        raise DamagedError(msg)
+        raise DamagedError(f"a bundle has {count} entries, which is not between 1 and {_MOST_ENTRIES}")
     entries, at = [], 32
     for _ in range(count):
         offset, length, letters = _unpack("<QQQ", data, base + at, end)
         if letters > _LONGEST_ID:
-            msg = f"a bundle has an entry name of {letters} bytes, more than {_LONGEST_ID}"
-            raise DamagedError(msg)
+            raise DamagedError(f"a bundle has an entry name of {letters} bytes, more than {_LONGEST_ID}")
         (text,) = struct.unpack(f"{letters}s", _whole(data, base + at + 24, letters, end))
         name = text.decode("ascii", "backslashreplace")
         if offset + length > size:
-            msg = f"the entry {name!r} extends beyond its bundle"
-            raise DamagedError(msg)
+            raise DamagedError(f"the entry {name!r} extends beyond its bundle")
         entries.append((offset, length, name))
         at += 24 + letters
     entries.sort()
@@ -355,7 +363,7 @@ def _whole(data: Buffer, at: int, size: int, end: int) -> bytes:
 
 
 def _disagreement(expected: str, data: Buffer, offset: int, size: int) -> str:
-    """Compare the name of an entry with its object; return the difference as a clause, or an empty string."""
+    """Return how an entry differs from its object, as a clause; empty if it does not."""
     if data[offset : offset + 4] == b"BC\xc0\xde":
         return "contains LLVM bitcode, which GPUs cannot run"
     actual = code_object_name(data, offset) if size >= _ELF_HEADER.size else None
@@ -400,23 +408,120 @@ def _name_in_note(note: bytes) -> str:
     return target.rpartition("--")[2] if "--" in target else target.partition("-unknown-")[2]
 
 
-class _Inflater:
-    """zlib's decompressor with the interface of zstd's."""
+class _ArchiveEntry(msgspec.Struct):
+    ordinal: int
+    original_size: int = 0
 
-    def __init__(self) -> None:
-        self._inner = zlib.decompressobj()
 
-    @property
-    def needs_input(self) -> bool:
-        return not self._inner.unconsumed_tail
+class _ArchivePart(msgspec.Struct):
+    offset: int
+    size: int
 
-    @property
-    def eof(self) -> bool:
-        return self._inner.eof
 
-    @property
-    def unused_data(self) -> bytes:
-        return self._inner.unused_data
+class _ArchiveTable(msgspec.Struct):
+    toc: dict[str, dict[str, _ArchiveEntry]]
+    compression_scheme: str = "none"
+    blobs: list[_ArchivePart] = []
+    zstd_offset: int = 0
+    zstd_size: int = 0
 
-    def decompress(self, data: bytes, most: int) -> bytes:
-        return self._inner.decompress(self._inner.unconsumed_tail + data, most)
+
+def read_archive(path: str, data: Content, budget: Budget) -> tuple[list[CodeObject], list[Finding]]:
+    """Return the code objects of an archive, and their problems.
+
+    Raise `DamagedError` if the header or the table of contents is damaged, or has an unknown version.
+    """
+    table, start = _archive_table(data)
+    entries = [(file, name, entry) for file, targets in table.toc.items() for name, entry in targets.items()]
+    budget.spend(_ENTRY_TIME * (len(entries) + 1))
+    parts = _parts(table, data, len(entries), start)
+    objects: list[CodeObject] = []
+    problems: list[Finding] = []
+    for file, name, entry in entries:
+        architecture, *features = name.split(":")
+        compression = "zstd" if parts is not None and table.compression_scheme != "none" else ""
+        wrong = ""
+        if parts is not None and 0 <= entry.ordinal < len(parts):
+            wrong = _archive_disagreement(name, _first_bytes(data, *parts[entry.ordinal], compression))
+        elif parts is not None:
+            wrong = "is not in the archive"
+        if wrong and len(problems) < _MOST_PROBLEMS:
+            text = f"the code of {file} for {name} {wrong}"
+            problems.append(_problem("object-disagrees", path, text, start))
+        objects.append(
+            CodeObject(architecture, tuple(sorted(features)), start, entry.original_size, compression)
+        )
+    if parts is None:
+        text = f"the compression {table.compression_scheme!r} is not known, so only the names were read"
+        problems.append(_problem("names-only", path, text, start))
+    return objects, problems
+
+
+def stray_archives(paths: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the archives for one setting of XNACK, each with the archive for both settings beside it.
+
+    The HIP runtime may read the first instead of the second, and then no kernel runs.
+    """
+    for path in sorted(paths):
+        both = _XNACK.sub("", path)
+        if path.endswith(ARCHIVE) and both != path and both in paths:
+            yield path, both
+
+
+def _archive_table(data: Content) -> tuple[_ArchiveTable, int]:
+    """Return the table of contents, and its offset."""
+    header = bytes(data[:_ARCHIVE_HEADER])
+    if len(header) < _ARCHIVE_HEADER or header[:4] != _ARCHIVE_MAGIC:
+        msg = "it does not begin with the header of a .kpack archive"
+        raise DamagedError(msg)
+    version, start = int.from_bytes(header[4:8], "little"), int.from_bytes(header[8:], "little")
+    if version != _ARCHIVE_VERSION:
+        raise DamagedError(f"it has the unknown version {version}")
+    if not _ARCHIVE_HEADER <= start < len(data) or len(data) - start > _LARGEST_CONTENTS:
+        raise DamagedError(f"its table of contents at {start} is not in the file, or too large")
+    try:
+        table = msgspec.msgpack.decode(bytes(data[start : len(data)]), type=_ArchiveTable)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise DamagedError(f"its table of contents cannot be read ({error})") from None
+    if sum(map(len, table.toc.values())) > _MOST_OBJECTS:
+        raise DamagedError(f"it has more than {_MOST_OBJECTS} code objects")
+    return table, start
+
+
+def _parts(table: _ArchiveTable, data: Content, count: int, end: int) -> list[tuple[int, int]] | None:
+    """Return position and size of each code object by its number; None if the compression is not known."""
+    if table.compression_scheme == "none":
+        return [(blob.offset, blob.size) for blob in table.blobs if 0 <= blob.offset <= end - blob.size]
+    if table.compression_scheme != "zstd-per-kernel":
+        return None
+    return list(_frames(data, table.zstd_offset, count, min(end, table.zstd_offset + table.zstd_size)))
+
+
+def _frames(data: Content, at: int, count: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield position and size of each zstd frame of a list, as far as the list reaches."""
+    at += 4  # the number of frames
+    for _ in range(count):
+        size = int.from_bytes(bytes(data[at : at + 4]), "little") if 0 <= at <= end - 4 else 0
+        if not 0 < size <= end - at - 4:
+            return
+        yield at + 4, size
+        at += 4 + size
+
+
+def _first_bytes(data: Content, at: int, size: int, compression: str) -> bytes:
+    part = bytes(data[at : at + min(size, 1 << 16)])
+    if not compression:
+        return part[: _ELF_HEADER.size]
+    try:
+        return zstd.ZstdDecompressor().decompress(part, _ELF_HEADER.size)
+    except zstd.ZstdError:
+        return b""
+
+
+def _archive_disagreement(name: str, start: bytes) -> str:
+    actual = code_object_name(memoryview(start))
+    if actual is None:
+        return "is not an AMDGPU code object"
+    architecture, *features = name.split(":")
+    expected = ":".join([architecture, *sorted(features)])
+    return "" if actual == expected else f"is for {actual}"

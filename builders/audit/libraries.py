@@ -84,7 +84,6 @@ def _compare_glibc_with_tag(
 def _compare_runtime_with_tag(
     contents: Contents, family: str, version: str, evidence: dict[str, str]
 ) -> Iterator[Finding]:
-    """Compare the needed versions of the compiler's libraries with those that the platform tag promises."""
     library = _COMPILER_LIBRARIES[family]
     if any(PurePosixPath(info.filename).name.startswith(library) for info in contents.members):
         return
@@ -202,8 +201,8 @@ def _is_for_torch(contents: Contents, expected: Expected) -> bool:
 def check_search_paths(contents: Contents, expected: Expected) -> Iterator[Finding]:
     """Check that the search paths of each object are relative to the object.
 
-    An absolute path is an error in a wheel with a recipe, and a warning in other wheels. It does harm only
-    if the directory exists and the library was not loaded before.
+    An absolute path does harm only if the directory exists and the library was not loaded before. So it is an
+    error only in a wheel with a recipe.
     """
     severity: Severity = "warning" if expected.recipe is None else "error"
     python = f"{expected.python.rstrip('/')}/lib" if expected.python else None

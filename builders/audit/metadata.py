@@ -108,8 +108,7 @@ def _check_row(contents: Contents, members: Collection[str], row: list[str]) -> 
         return
     digest = contents.digests.get(name)
     if not recorded.startswith("sha256="):
-        message = f"RECORD has no SHA-256 for {name}."
-        yield Finding("record-hash-other", "warning", message, _REPACK, evidence)
+        yield Finding("record-hash-other", "warning", f"RECORD has no SHA-256 for {name}.", _REPACK, evidence)
     elif digest is not None and recorded.rstrip("=") != recorded_hash(digest):
         message = f"The SHA-256 of {name} differs from RECORD."
         yield Finding("record-hash-differs", "error", message, _REPACK, evidence)

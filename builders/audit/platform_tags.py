@@ -47,12 +47,8 @@ _PLATFORM = re.compile(r"(?P<kind>manylinux\d*|linux|musllinux)(?:_(?P<glibc>\d+
 def promised_glibc(platform_tag: str) -> str:
     """Return the oldest glibc that a platform tag promises to run on; empty if there is no promise.
 
-    Examples
-    --------
-    >>> promised_glibc("manylinux_2_28_x86_64"), promised_glibc("manylinux2014_x86_64")
-    ('2.28', '2.17')
-    >>> promised_glibc("linux_x86_64")
-    ''
+    >>> [promised_glibc(tag) for tag in ("manylinux_2_28_x86_64", "manylinux2014_x86_64", "linux_x86_64")]
+    ['2.28', '2.17', '']
     """
     match = _PLATFORM.fullmatch(platform_tag)
     if not match or not match["kind"].startswith("manylinux"):
@@ -69,8 +65,6 @@ def machine_of_tag(platform_tag: str) -> str:
 def required_glibc(filename: str) -> str:
     """Return the oldest glibc with which pip accepts a wheel; empty if any will do, or the name is invalid.
 
-    Examples
-    --------
     >>> required_glibc("apex-1.0-cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64.whl")
     '2.17'
     >>> required_glibc("six-1.17.0-py2.py3-none-any.whl")
@@ -85,10 +79,7 @@ def required_glibc(filename: str) -> str:
 
 
 def too_new_glibc(filenames: Iterable[str], glibc: str) -> str:
-    """Return the glibc that wheels require if pip accepts none of them; empty if it accepts any.
-
-    `glibc` is that of the system to install to; empty if unknown.
-    """
+    """Return the glibc that wheels require if none runs with `glibc`; empty if one does, or it is unknown."""
     required = [required_glibc(name) for name in filenames]
     if not glibc or not required or not all(required):
         return ""
@@ -99,16 +90,11 @@ def too_new_glibc(filenames: Iterable[str], glibc: str) -> str:
 def promised_versions(platform_tag: str) -> Mapping[str, str]:
     """Return the newest symbol version of each family on the systems that a platform tag promises.
 
-    auditwheel's policies list the versions of libstdc++ and libgcc for each glibc. Without a policy for
-    the promised glibc, the next older policy applies. The result is empty if the promised glibc is newer
-    than all policies.
+    auditwheel's policies list the versions of libstdc++ and libgcc for each glibc; between two policies, the
+    older one applies. The result is empty if the promised glibc is newer than all policies.
 
-    Examples
-    --------
-    >>> promised_versions("manylinux_2_28_x86_64")["GLIBCXX"]
-    '3.4.24'
-    >>> promised_versions("linux_x86_64")
-    {}
+    >>> promised_versions("manylinux_2_28_x86_64")["GLIBCXX"], promised_versions("linux_x86_64")
+    ('3.4.24', {})
     """
     glibc = promised_glibc(platform_tag)
     known = {
@@ -139,10 +125,9 @@ def policies(machine: str) -> tuple[Policy, ...]:
 
 
 def platform_tag(wheel: Path) -> str:
-    """Return the platform tag that a wheel qualifies for by the symbol versions that its objects need.
+    """Return the platform tag that a wheel qualifies for by auditwheel's policies, or ``any``.
 
-    The policies are auditwheel's. Libraries of torch and ROCm count as present. A wheel without compiled
-    code has the platform ``any``.
+    Libraries of torch and ROCm count as present.
     """
     from auditwheel.error import NonPlatformWheelError
     from auditwheel.libc import Libc

@@ -1,4 +1,4 @@
-"""Check the promises of recipes and projects: shared objects, ops, and computed library names.
+"""Check the promises of recipes and projects: shared objects, ops, and library names that are computed.
 
 DeepSpeed and Apex record the ops that they compiled in ``git_version_info_installed.py``; DeepSpeed also
 records its accelerator and torch. ``ds_report`` and the loading of ops rely on this file. Its literals are
@@ -9,6 +9,12 @@ bitsandbytes chooses ``libbitsandbytes_rocmXY.so`` by the ROCm version of the ru
 entry names it. Rules from ``bitsandbytes/cextension.py`` and ``cuda_specs.py`` of the wheels 0.49.2 and
 0.50.2 on PyPI: up to 0.49, XY is ten times major plus minor (82 for both 8.2 and 7.12). From 0.50 on, XY is
 major followed by minor. If that library is missing, another of the same major is loaded with a warning.
+
+RCCL opens its network plugin by name and takes the newest ``ncclNetPlugin_vN`` that both know. If there is
+none, or no file of the name, it uses TCP with no more than a line in its log. Sources:
+ROCm/rccl@2f6d59e2e651:src/net.cc (ROCm 6.0.2), @d380693772a8:src/net.cc (6.2.2),
+@0123763ff393:src/plugin/net.cc (RCCL 2.27.7 of ROCm 7.2); https://github.com/ROCm/rccl/pull/1768 and
+https://github.com/ROCm/rocm-systems/pull/4201 (names).
 """
 
 from __future__ import annotations
@@ -16,21 +22,25 @@ from __future__ import annotations
 import fnmatch
 import re
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from packaging.version import Version
 
 from builders.audit.contents import OP_TABLE
+from builders.audit.elf import version_key
 from builders.audit.runtime_libraries import literals
 from builders.findings import Finding
 from resolver.facts.placeholders import placeholders
+from resolver.versions import satisfies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from builders.audit.contents import Contents, Expected
+    from builders.audit.elf import SharedObject
     from resolver.facts.schema import Recipe
+
 
 _VARIABLE = re.compile(r"(?:DS|APEX)_BUILD_([A-Z0-9_]+)")
 _GROUPS = {"ops", "cpp_ops", "cuda_ops"}
@@ -50,6 +60,13 @@ _FIRST_WITH_RULE = Version("0.47")
 _FIRST_WITH_FALLBACK = Version("0.50")
 _BITSANDBYTES = re.compile(r"libbitsandbytes_rocm(\d)(\d+)\.so")
 
+_Value = TypeVar("_Value")
+_INTERFACE = re.compile(r"ncclNetPlugin_v(\d+)")
+_INTERFACES = {">=7": range(6, 11), ">=6.2,<7": range(5, 9), ">=6,<6.2": range(4, 7)}
+"""Versions of the interface that RCCL looks for, by its ROCm. Newer RCCL knows newer ones, too."""
+_NAMES = {">=7.1,<7.3": "libnccl-net.so", "<7.1": "librccl-net.so", ">=7.3": "librccl-net.so"}
+"""The file that RCCL opens if NCCL_NET_PLUGIN is not set. For ROCm 7.1, inferred from its RCCL, 2.27.7."""
+
 
 def check_promised_objects(contents: Contents, expected: Expected) -> Iterator[Finding]:
     """Report each shared object that the recipe promises as found or missing."""
@@ -57,8 +74,7 @@ def check_promised_objects(contents: Contents, expected: Expected) -> Iterator[F
     for pattern in expected.recipe.must_contain if expected.recipe else ():
         matching = fnmatch.filter(paths, pattern)
         if matching:
-            text = f"The wheel contains {', '.join(matching)}."
-            yield Finding("object-found", "info", text)
+            yield Finding("object-found", "info", f"The wheel contains {', '.join(matching)}.")
         else:
             present = f"it contains {', '.join(paths)}" if paths else "it contains no shared object at all"
             text = f"{pattern} is not in the wheel; {present}."
@@ -66,10 +82,9 @@ def check_promised_objects(contents: Contents, expected: Expected) -> Iterator[F
 
 
 def promises_gpu_code(recipe: Recipe) -> bool:
-    """Return whether a recipe promises GPU code.
+    """Return whether a recipe promises GPU code: its build compiles something and gets the GPU architectures.
 
-    A recipe does so if its build compiles something and gets the GPU architectures. The Triton variant of
-    flash-attn compiles nothing, since its kernels are compiled at run time. mpi4py gets no architecture.
+    The Triton variant of flash-attn compiles nothing before it runs. mpi4py gets no architecture.
     """
     texts = [
         *recipe.environment.values(),
@@ -180,12 +195,8 @@ def _compare_with_torch(
 
 
 def bitsandbytes_library(version: str, rocm: str) -> str:
-    """Return the library that a release of bitsandbytes loads.
+    """Return the library that a release of bitsandbytes (0.47 or newer) loads with a torch for this ROCm.
 
-    `version` is 0.47 or newer; `rocm` is the version of the running torch: major and minor, such as ``7.2``.
-
-    Examples
-    --------
     >>> bitsandbytes_library("0.49.2", "7.2"), bitsandbytes_library("0.49.2", "7.14")
     ('libbitsandbytes_rocm72.so', 'libbitsandbytes_rocm84.so')
     >>> bitsandbytes_library("0.50.0", "7.14")
@@ -197,12 +208,8 @@ def bitsandbytes_library(version: str, rocm: str) -> str:
 
 
 def bitsandbytes_hip(version: str, library: str) -> str:
-    """Return the HIP version (major and minor) for which a release of bitsandbytes loads a library.
+    """Return the HIP version for which a release of bitsandbytes loads a library; empty for any other.
 
-    The result is empty for any other library.
-
-    Examples
-    --------
     >>> bitsandbytes_hip("0.49.2", "libbitsandbytes_rocm72.so")
     '7.2'
     >>> bitsandbytes_hip("0.50.2", "libbitsandbytes_rocm715.so")
@@ -240,3 +247,65 @@ def check_computed_names(contents: Contents, expected: Expected) -> Iterator[Fin
     else:
         fix = "Build the wheel with the ROCm of this torch, or pass that ROCm version to the build."
         yield Finding("computed-name-missing", "error", text, fix, evidence)
+
+
+def interfaces(item: SharedObject) -> set[int]:
+    """Return the versions of RCCL's network interface that a shared object exports; empty for no plugin."""
+    return {int(match[1]) for name in item.exports if (match := _INTERFACE.fullmatch(name))}
+
+
+def wanted_interfaces(rocm: str) -> range | None:
+    """Return the versions of the interface that RCCL of a ROCm looks for; None if the ROCm is not known."""
+    return _for_rocm(_INTERFACES, rocm)
+
+
+def wanted_name(rocm: str) -> str | None:
+    """Return the file that RCCL of a ROCm opens by default; None if the ROCm is not known."""
+    return _for_rocm(_NAMES, rocm)
+
+
+def lacks_symbols(needed: str, present: str) -> bool:
+    """Return whether a plugin needs a newer libfabric than there is, so that the loader refuses it."""
+    return bool(needed and present) and version_key(needed) > version_key(present)
+
+
+def check_network_plugin(contents: Contents, expected: Expected) -> Iterator[Finding]:
+    """Check the plugins in a wheel against the RCCL of the torch that the wheel is for."""
+    plugins = {item.path: found for item in contents.objects if (found := interfaces(item))}
+    if not plugins:
+        return
+    for info in contents.members:
+        if PurePosixPath(info.filename).name.startswith("libfabric"):
+            text = f"{info.filename} is a second libfabric, which may not know the network of the machine."
+            fix = "Leave it out: the plugin must use the libfabric of the base image."
+            yield Finding("plugin-with-libfabric", "error", text, fix, {"member": info.filename})
+    for item in contents.objects:
+        needed = item.versions.get("FABRIC", "")
+        for provider in expected.providers:
+            present = provider.versions.get("FABRIC", "")
+            if item.path in plugins and lacks_symbols(needed, present):
+                text = f"{item.path} needs FABRIC_{needed} of libfabric, but {provider.name} has at most"
+                fix = "Build the plugin in the image that it will run in, else RCCL uses TCP."
+                evidence = {"member": item.path, "symbol version": f"FABRIC_{needed}"}
+                yield Finding("plugin-libfabric", "error", f"{text} FABRIC_{present}.", fix, evidence)
+    rocm = expected.torch.rocm if expected.torch else ""
+    wanted = wanted_interfaces(rocm)
+    for path, found in plugins.items():
+        exported = ", ".join(f"v{number}" for number in sorted(found))
+        text = f"{path} exports RCCL's network interfaces {exported}"
+        if wanted is not None and not found & {*wanted}:
+            text += f"; RCCL of ROCm {rocm} needs one of v{wanted[0]} to v{wanted[-1]}, else it uses TCP."
+            fix = "Use a release of aws-ofi-nccl with this interface (1.18.0 or newer), not AMD's old fork."
+            yield Finding("plugin-interface", "error", text, fix, {"member": path})
+        else:
+            yield Finding("plugin-found", "info", f"{text}.", evidence={"member": path})
+    name = wanted_name(rocm)
+    if name is not None and not any(PurePosixPath(path).name == name for path in plugins):
+        present = ", ".join(plugins)
+        text = f"RCCL of ROCm {rocm} looks for {name}, which is not in the wheel; it has {present}."
+        fix = "Install the library under this name, too, or set NCCL_NET_PLUGIN to its path."
+        yield Finding("plugin-name", "error", text, fix)
+
+
+def _for_rocm(table: Mapping[str, _Value], rocm: str) -> _Value | None:
+    return next((each for specifier, each in table.items() if rocm and satisfies(rocm, specifier)), None)

@@ -1,8 +1,4 @@
-"""The libraries that a wheel runs with: those of torch, the base image and a conda environment.
-
-They are read from their files, or from the facts that an inspection of the image reported. The checks
-compare a wheel with them.
-"""
+"""The libraries that a wheel runs with: those of torch, the base image and a conda environment."""
 
 from __future__ import annotations
 
@@ -53,21 +49,17 @@ class LibraryProvider(msgspec.Struct, frozen=True):
     name: str
     """For messages: ``the base image``."""
     versions: Mapping[str, str] = {}
-    """The newest symbol versions that it has, by family: ``GLIBC``, ``GLIBCXX``, ``CXXABI``, ``GCC``."""
+    """The newest symbol versions that it has, by family, as in `SharedObject.versions`."""
     libraries: frozenset[str] | None = None
     """Sonames that its loader finds; None if unknown."""
     is_image: bool = True
-    """Whether it is an image. An environment runs in an image, which may have more libraries."""
+    """An environment runs in an image, which may have more libraries."""
 
 
 def read_torch(directory: Path) -> TorchLibraries:
-    """Read the libraries and symbols of torch from its library directory, ``torch/lib``.
-
-    If torch takes its ROCm from pip, those of the pip packages beside it are its libraries, too.
-    """
+    """Read torch from its directory ``torch/lib``, with the libraries of ROCm's pip packages beside it."""
     if not directory.is_dir():
-        msg = f"There is no directory {directory}."
-        raise UsageError(msg, hint=_TORCH_HINT)
+        raise UsageError(f"There is no directory {directory}.", hint=_TORCH_HINT)
     libraries: set[str] = set()
     exports: set[str] | None = None
     for path in sorted(directory.iterdir()):
@@ -83,8 +75,7 @@ def read_torch(directory: Path) -> TorchLibraries:
         if path.name.startswith(LIBRARIES_WITH_SYMBOLS):
             exports = (exports or set()) | library.exports
     if exports is None:
-        msg = f"{directory} contains no torch library."
-        raise UsageError(msg, hint=_TORCH_HINT)
+        raise UsageError(f"{directory} contains no torch library.", hint=_TORCH_HINT)
     for package in ("core", "libraries"):
         for path in directory.parent.parent.glob(f"_rocm_sdk_{package}*/lib/**/*.so*"):
             libraries.add(path.name)
@@ -110,8 +101,6 @@ def _torch_version(path: Path) -> tuple[str, str]:
 def literals(source: bytes) -> dict[str, Any]:
     """Return the literal values that a Python module assigns to names, without running it.
 
-    Examples
-    --------
     >>> literals(b"a = 1; b: str = 'x'; c = open('/etc/passwd')")
     {'a': 1, 'b': 'x'}
     """
@@ -160,26 +149,22 @@ def defined_versions(path: Path) -> list[str]:
                 return []
             return [str(each.name) for _, names in section.iter_versions() for each in names]
     except (OSError, ELFError) as error:
-        msg = f"Cannot read {path}: {error}."
-        raise UsageError(msg) from None
+        raise UsageError(f"Cannot read {path}: {error}.") from None
 
 
 def read_image_facts(path: Path, overrides: Mapping[str, str]) -> LibraryProvider:
-    """Read the facts of a base image that ``matrix doctor`` wrote as JSON.
+    """Read the facts of a base image (see `image_provider`) that ``matrix doctor`` wrote as JSON.
 
-    Its keys ``glibc``, ``glibcxx``, ``cxxabi``, ``gcc`` (versions) and ``libraries`` (sonames) are read at
-    the top or under ``image``. `overrides` take precedence over those in the file.
+    They are at the top or under ``image``. `overrides` take precedence over those in the file.
     """
     try:
         facts = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        msg = f"Cannot read {path}: {error}."
-        raise UsageError(msg, hint=_IMAGE_HINT) from None
+        raise UsageError(f"Cannot read {path}: {error}.", hint=_IMAGE_HINT) from None
     if isinstance(facts, dict) and isinstance(facts.get("image"), dict):
         facts = facts["image"]
     if not isinstance(facts, dict):
-        msg = f"{path} does not contain the facts of an image."
-        raise UsageError(msg, hint=_IMAGE_HINT)
+        raise UsageError(f"{path} does not contain the facts of an image.", hint=_IMAGE_HINT)
     return image_provider({**cast("Mapping[str, object]", facts), **overrides})
 
 

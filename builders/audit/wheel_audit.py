@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from builders.audit import gpu, libraries, metadata, network_plugin, promises
+from builders.audit import gpu, libraries, metadata, promises
 from builders.audit.contents import Expected, read_contents
 from builders.audit.platform_tags import platform_tag
 from builders.findings import SEVERITIES, Finding, limited
@@ -40,7 +40,7 @@ CHECKS: tuple[Callable[[Contents, Expected], Iterator[Finding]], ...] = (
     gpu.check_label,
     promises.check_op_table,
     promises.check_computed_names,
-    network_plugin.check_network_plugin,
+    promises.check_network_plugin,
     metadata.check_requirements,
     promises.check_promised_objects,
 )
@@ -131,14 +131,9 @@ class WheelAudit(msgspec.Struct, frozen=True, dict=True):
 
 
 def audit_wheel(path: Path, expected: Expected = _NOTHING) -> WheelAudit:
-    """Read a wheel and check it.
-
-    Shared objects are unpacked to temporary files one after the other; nothing else of the wheel is
-    written to disk.
-    """
+    """Read a wheel and check it; only shared objects are unpacked, to temporary files one by one."""
     if not path.exists():
-        msg = f"The file {path} does not exist."
-        raise UsageError(msg)
+        raise UsageError(f"The file {path} does not exist.")
     try:
         with WheelReader(path) as wheel, ThreadPoolExecutor(1) as helper:
             hashing = helper.submit(sha256_of, path)
@@ -149,8 +144,7 @@ def audit_wheel(path: Path, expected: Expected = _NOTHING) -> WheelAudit:
         hint = "Its download or build may be incomplete. Download or build the wheel again."
         raise UsageError(msg, hint=hint) from None
     except OSError as error:
-        msg = f"Cannot read {path}: {error.strerror or error}."
-        raise UsageError(msg) from None
+        raise UsageError(f"Cannot read {path}: {error.strerror or error}.") from None
     is_damaged = any(finding.severity == "error" for finding in damage)
     findings = limited(damage)
     for check in CHECKS:

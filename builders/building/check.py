@@ -104,7 +104,8 @@ def check_build(
 ) -> tuple[WheelAudit, list[Finding]]:
     """Audit a wheel, look for silent failures in the log, then import it in a fresh environment."""
     log = directory.log
-    audit = audit_wheel(wheel, _expected(task, _torch_packages(task, directory, layers)))
+    library = directory.environment / task.build_host.python.library  # has the torch that we built ourselves
+    audit = audit_wheel(wheel, _expected(task, layers.torch.packages if layers.torch else library))
     reject(wheel, task, log, audit.errors)
     reject(wheel, task, log, silent_failures(log, diagnosis_context(task)))
     probe = judge_wheel(_probe(wheel, task, index, directory, layers), task.recipe)
@@ -113,12 +114,6 @@ def check_build(
         *(finding for finding in audit.findings if finding.id not in _BEFORE_LABELLING),
         *probe,
     ]
-
-
-def _torch_packages(task: Task, directory: BuildDirectory, layers: Layers) -> Path:
-    if layers.torch is not None:
-        return layers.torch.packages
-    return directory.environment / task.build_host.python.library
 
 
 def _probe(wheel: Path, task: Task, index: Index, directory: BuildDirectory, layers: Layers) -> WheelReply:

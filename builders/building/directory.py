@@ -62,8 +62,7 @@ class Abandoned(msgspec.Struct, frozen=True):
     """The directory of a build that is not running."""
 
     path: Path
-    key: str
-    """The first digits of its build key."""
+    """Its name is the first digits of its build key."""
     used: float
     """When it was last modified, in seconds since the epoch."""
     size: int
@@ -195,7 +194,7 @@ def abandoned(index: Index) -> list[Abandoned]:
         for path in (index.state / "builds").iterdir():
             with suppress(FileNotFoundError):
                 if not is_held(lock_of(index, path.name)):
-                    rows.append(Abandoned(path, path.name, path.lstat().st_mtime, _size(path)))
+                    rows.append(Abandoned(path, path.lstat().st_mtime, _size(path)))
     return sorted(rows, key=lambda row: -row.used)
 
 
@@ -216,7 +215,7 @@ def prune(
     removed, total = [], 0
     for row in abandoned(index):
         total += row.size
-        if row.key in kept or (time.time() - row.used <= longest and total <= largest):
+        if row.path.name in kept or (time.time() - row.used <= longest and total <= largest):
             continue
         if dry_run or _remove_unless_used(row, index):
             removed.append(row)
@@ -225,7 +224,7 @@ def prune(
 
 
 def _remove_unless_used(row: Abandoned, index: Index) -> bool:
-    lock = lock_of(index, row.key)
+    lock = lock_of(index, row.path.name)
 
     def waiting() -> None:
         if is_held(lock):

@@ -32,7 +32,7 @@ from resolver.errors import ProvenanceError
 from resolver.texts import Digest, Name, VersionText, escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from builders.building.plan import Task

@@ -101,15 +101,12 @@ def _largest_child() -> float:
 
 
 def resident_sizes(processes: Iterable[int]) -> list[int]:
-    """Return the resident memory of each process in bytes."""
-    return [_resident(process) for process in processes]
-
-
-def _resident(process: int) -> int:
-    """Return the resident memory of a process in bytes (proc_pid_statm(5)); 0 if it has ended."""
-    with suppress(OSError), open(f"/proc/{process}/statm", "rb") as source:  # noqa: PTH123  called often
-        return int(source.read().split()[1]) * _PAGE
-    return 0
+    """Return the resident memory in bytes of each process that has not ended (proc_pid_statm(5))."""
+    sizes = []
+    for process in processes:
+        with suppress(OSError), open(f"/proc/{process}/statm", "rb") as source:  # noqa: PTH123  called often
+            sizes.append(int(source.read().split()[1]) * _PAGE)
+    return sizes
 
 
 def proportional_size(processes: Iterable[int]) -> int:

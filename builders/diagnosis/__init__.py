@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import msgspec
 
 from builders.findings import Finding
-from builders.storage.logs import Readable, Sighting, line_expression, line_filter, parts, sightings
+from builders.storage.logs import Sighting, line_expression, line_filter, parts, sightings
 from resolver.errors import CatalogError, UsageError
 from resolver.versions import parse_specifier, satisfies
 
@@ -203,7 +203,7 @@ def diagnose(log: Path, context: DiagnosisContext | None = None) -> list[Finding
 
 
 def diagnose_stream(
-    source: Readable, context: DiagnosisContext | None = None, knowledge: KnownFailures | None = None
+    source: IO[bytes], context: DiagnosisContext | None = None, knowledge: KnownFailures | None = None
 ) -> list[Finding]:
     """Diagnose an open log, like `diagnose`."""
     knowledge = knowledge or known_failures()
@@ -317,7 +317,7 @@ def explain_failure(message: str, log: Path, context: DiagnosisContext) -> tuple
     return "\n".join(filter(None, [message, diagnosis_text(diagnosis[:_SHOWN_CAUSES])])), diagnosis
 
 
-def scan(source: Readable, knowledge: KnownFailures) -> dict[str, list[Sighting]]:
+def scan(source: IO[bytes], knowledge: KnownFailures) -> dict[str, list[Sighting]]:
     """Search a log for all patterns; return the first few matching lines of each pattern, by its text."""
     patterns = [*knowledge.patterns.items()]
     seen: dict[str, list[Sighting]] = {}

@@ -41,14 +41,13 @@ from builders.environments.python import (
     python_view,
 )
 from builders.findings import Finding
+from builders.gpu import RULES, STORED
 from builders.gpu.content import read_complete
-from builders.gpu.signs import RULES, Stored
 from builders.index_client import IndexClient
 from builders.index_client.client import PYTORCH_HOST
 from builders.index_client.stored import replace
 from builders.machine.process import log_size, read_since
-from builders.network.pip_configuration import package_sources, public_index
-from builders.network.urls import without_password
+from builders.network.urls import package_sources, public_index, without_password
 from builders.storage.files import cache_root, make_directories, make_readable, sha256_of, write_atomic
 from builders.storage.io_errors import explain_cache_errors
 from builders.storage.lease import digest, exclusive_lock
@@ -473,14 +472,14 @@ def _content_of(path: Path, sha256: str) -> Content | None:
     stored = cache_root() / "contents" / f"{RULES}-{sha256}.msgpack"
     if sha256:
         with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
-            return msgspec.msgpack.decode(stored.read_bytes(), type=Stored).content
+            return STORED.decode(stored.read_bytes())
     try:
         content = read_complete(path)
     except DamagedError as error:
         msg = f"{path.name} is not a valid wheel: {error}."
         raise BuildError(msg, hint="Fetch it again, or request another release.", id="audit") from None
     if sha256:
-        replace(stored, msgspec.msgpack.encode(Stored(content)))
+        replace(stored, msgspec.msgpack.encode(content))
     return content
 
 

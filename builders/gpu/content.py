@@ -41,14 +41,15 @@ import re
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO
 
+import msgspec
 from msgspec.structs import replace
 
 from builders.audit.contents import BARE_OBJECT, SHARED_OBJECT, matches_any, read_contents
 from builders.audit.elf import SharedObject, read_ends
 from builders.audit.platform_tags import CUDA_LIBRARIES, ROCM_LIBRARIES
-from builders.gpu.signs import FRAMEWORKS, SIGN
+from builders.gpu import FRAMEWORKS, SIGN
 from builders.wheels.wheel import DamagedError, WheelReader
 from resolver.indexes import Content
 from resolver.requirements import is_for_cuda
@@ -132,26 +133,6 @@ def rocm_of(names: Collection[str]) -> set[str]:
     return {_ROCM_OF[name] for name in names if name in _ROCM_OF}
 
 
-class _Read(NamedTuple):
-    """What was read of a wheel."""
-
-    contents: Contents
-    kernels: Sequence[str] = ()
-    """Its own CUDA and HIP sources."""
-    mentions_hip: bool = False
-    """Whether any of these mentions HIP."""
-    hip: frozenset[str] = frozenset()
-    """The objects with code for AMD GPUs that was not read."""
-    unseen: Mapping[str, str] = {}
-    """Objects that may have other code for GPUs, each with a clause that says why."""
-    unread: Sequence[str] = ()
-    """What was not read, as clauses."""
-    can_do_without: bool = False
-    """Whether Python code of the wheel handles objects that cannot be loaded."""
-    knows_torch: bool = False
-    """Whether its symbols are compared with those of the torch that it runs with."""
-
-
 def read_complete(
     path: Path,
     content: BinaryIO | None = None,
@@ -159,14 +140,8 @@ def read_complete(
 ) -> Content | None:
     """Return what a wheel contains; None if nothing in it is compiled.
 
-    `content` is its content, if it is not on this machine; see `read_start`.
-
-    Raises
-    ------
-    DamagedError
-        The file is not a wheel.
-    OSError
-        The file cannot be read.
+    `content` and `expect` are those of `read_start`, for a wheel on a server. Raise `DamagedError` if the
+    file is not a wheel; `OSError` if it cannot be read.
     """
     with WheelReader(path, content) as wheel:
         texts = {f"{wheel.dist_info}/METADATA", f"{wheel.dist_info}/WHEEL"}
@@ -179,32 +154,33 @@ def read_complete(
 
 
 def content_of(contents: Contents, wheel: WheelReader, findings: Iterable[Finding] = ()) -> Content | None:
-    """Return what a wheel contains whose objects were read; None if nothing in it is compiled.
-
-    `findings` are the problems of reading it.
-    """
+    """Return what a wheel contains whose objects were read; None if nothing in it is compiled."""
     if placeholder := _placeholder(contents, wheel):
         return placeholder
     kernels = _kernels(wheel.members)
     mentions, problems = _mention_hip(wheel, kernels, _MOST_KERNELS_COMPLETE, _KERNEL_BYTES_COMPLETE)
     unread = [item.message.rstrip(".") for item in findings if item.severity != "info"] + problems
     without = _can_do_without(wheel)
-    return _judge(
-        _Read(contents, [info.filename for info in kernels], mentions, unread=unread, can_do_without=without)
-    )
+    return _Judge(
+        contents,
+        kernels=[info.filename for info in kernels],
+        mentions_hip=mentions,
+        unread=unread,
+        can_do_without=without,
+    ).content()
 
 
 def content_of_installed(
     contents: Contents, inits: Iterable[bytes], findings: Iterable[Finding], *, knows_torch: bool
 ) -> Content | None:
-    """Return what an installed distribution contains whose objects were read; None if nothing is compiled.
+    """Return what an installed distribution contains; None if nothing in it is compiled.
 
     `inits` are its ``__init__.py`` files, `findings` the problems of reading its objects. Its CUDA sources
     are not read. `knows_torch` is whether its symbols are compared with the installed torch.
     """
     unread = [item.message.rstrip(".") for item in findings if item.severity != "info"]
     without = any(map(_tries_to_load, inits))
-    return _judge(_Read(contents, unread=unread, can_do_without=without, knows_torch=knows_torch))
+    return _Judge(contents, unread=unread, can_do_without=without, knows_torch=knows_torch).content()
 
 
 def read_start(
@@ -213,7 +189,6 @@ def read_start(
     """Return what a wheel contains, as far as the limits allow; None if nothing in it is compiled.
 
     `expect` receives start and end of the parts that will be read, so that a server gets fewer requests.
-
     Raise `DamagedError` if the file is not a wheel.
     """
     with WheelReader(Path(name), content) as wheel:
@@ -226,32 +201,24 @@ def read_start(
         if not _is_suspicious(contents, binary, kernels):
             text = f"the names of its {len(binary)} shared objects and its metadata name nothing of a GPU"
             return Content(text, gpu_builds=_gpu_builds(contents)) if binary else None
-        plan = _plan(binary, kernels)
+        whole, large, left = _plan(binary, kernels)
+        end = _ENDS // max(1, len(large))
         if expect is not None:
-            parts = [(info, 0, info.compress_size) for info in plan.whole]
-            parts += [(info, 0, _START) for info in plan.start]
-            parts += [(info, max(0, info.compress_size - plan.end), plan.end) for info in plan.start]
+            parts = [(info, 0, info.compress_size) for info in whole]
+            parts += [(info, 0, _START) for info in large]
+            parts += [(info, max(0, info.compress_size - end), end) for info in large]
             expect(_joined(parts))
-        return _judge(_read_planned(name, wheel, plan, kernels, texts))
+        chosen = texts | {info.filename for info in whole if _is_binary(info)}
+        return _judge_planned(name, wheel, chosen, kernels, large=large, left=left, end=end)
 
 
-class _ReadingPlan(NamedTuple):
-    """The members of a wheel that are read before it is chosen."""
+def _plan(
+    binary: Sequence[zipfile.ZipInfo], kernels: Sequence[zipfile.ZipInfo]
+) -> tuple[list[zipfile.ZipInfo], list[zipfile.ZipInfo], list[zipfile.ZipInfo]]:
+    """Choose what to read: small files first, then the start and the end of large objects.
 
-    whole: list[zipfile.ZipInfo]
-    start: list[zipfile.ZipInfo]
-    """Objects of which only the start and the end are read."""
-    left: list[zipfile.ZipInfo]
-    """Objects that are not read."""
-
-    @property
-    def end(self) -> int:
-        """Compressed bytes of the end of each object in `start`."""
-        return _ENDS // max(1, len(self.start))
-
-
-def _plan(binary: Sequence[zipfile.ZipInfo], kernels: Sequence[zipfile.ZipInfo]) -> _ReadingPlan:
-    """Choose what to read: small files first, then the start of large objects."""
+    Return the members that are read as a whole, those large objects, and the objects that are not read.
+    """
     objects = sorted(
         filter(_is_object, binary), key=lambda info: (_is_copy(info), info.compress_size, info.header_offset)
     )
@@ -267,63 +234,63 @@ def _plan(binary: Sequence[zipfile.ZipInfo], kernels: Sequence[zipfile.ZipInfo])
             larger.append(info)
     larger.sort(key=lambda info: (_is_copy(info), not SIGN.search(_file_name(info)), -info.file_size))
     start = [info for info in larger[:_MOST_STARTS] if not _is_copy(info)]
-    return _ReadingPlan(whole, start, [info for info in larger if info not in start and _may_decide(info)])
+    return whole, start, [info for info in larger if info not in start and _may_decide(info)]
 
 
-def _read_planned(
+def _judge_planned(
     name: str,
     wheel: WheelReader,
-    plan: _ReadingPlan,
+    chosen: Collection[str],
     kernels: Sequence[zipfile.ZipInfo],
-    texts: Collection[str],
-) -> _Read:
-    chosen = {info.filename for info in plan.whole if _is_binary(info)}
-    contents, findings = read_contents(
-        name, wheel, lambda info: info.filename in texts or info.filename in chosen
-    )
+    *,
+    large: Sequence[zipfile.ZipInfo],
+    left: Sequence[zipfile.ZipInfo],
+    end: int,
+) -> Content | None:
+    """Read the chosen members, and of large objects the start and the last `end` compressed bytes; judge."""
+    contents, findings = read_contents(name, wheel, lambda info: info.filename in chosen)
     unread = [item.message.rstrip(".") for item in findings if item.severity != "info"]
     started, hidden, hip = [], [], []
     unseen: dict[str, str] = {}
-    for info in plan.start:
+    for info in large:
         try:
             first = wheel.start(info, _START)
-            ends = read_ends(first, wheel.end(info, plan.end).part)
+            needed, has_cuda_code, has_hip_code, unknown = read_ends(first, wheel.end(info, end))
         except DamagedError as error:
             unread.append(f"{info.filename} {error}")
             continue
-        if ends.needed is None:
+        if needed is None:
             hidden.append(info)
-        if ends.has_hip_code:
+        if has_hip_code:
             hip.append(info.filename)
-        if ends.unknown:
-            unseen[info.filename] = ends.unknown
+        if unknown:
+            unseen[info.filename] = unknown
         # Builds of JIT compilers remove their need of the driver, and its name stays in the table (tilelang).
-        names = (name for name in ends.needed or () if not name.startswith("libcuda.so"))
+        names = (name for name in needed or () if not name.startswith("libcuda.so"))
         of_torch = _TORCH_SYMBOL.search(first)
         imports = frozenset({of_torch[0].decode("ascii", "replace")} if of_torch else ())
         started.append(
-            SharedObject(info.filename, tuple(names), imports=imports, has_cuda_code=ends.has_cuda_code)
+            SharedObject(info.filename, tuple(names), imports=imports, has_cuda_code=has_cuda_code)
         )
-    large = [*hidden, *plan.left]
-    if large:
-        size = sum(info.file_size for info in large) / 1e6
-        unread.append(
-            _not_read(f"{_named([_file_name(info) for info in large])} ({size:.0f} MB)", len(large))
-        )
+    hidden += left
+    if hidden:
+        size = sum(info.file_size for info in hidden) / 1e6
+        listed = _named([_file_name(info) for info in hidden])
+        unread.append(_not_read(f"{listed} ({size:.0f} MB)", len(hidden)))
     bare = [info for info in wheel.members if _is_binary(info) and not _is_object(info)]
     if len(bare) > _MOST_BARE:
-        left = len(bare) - _MOST_BARE
-        unread.append(_not_read(f"{left} of its {len(bare)} code objects", left))
+        count = len(bare) - _MOST_BARE
+        unread.append(_not_read(f"{count} of its {len(bare)} code objects", count))
     mentions, problems = _mention_hip(wheel, kernels, _MOST_KERNELS, _KERNEL_BYTES)
-    return _Read(
+    return _Judge(
         replace(contents, objects=(*contents.objects, *started)),
-        [info.filename for info in kernels],
-        mentions,
-        frozenset(hip),
-        unseen,
-        unread + problems,
-        _can_do_without(wheel),
-    )
+        kernels=[info.filename for info in kernels],
+        mentions_hip=mentions,
+        hip=hip,
+        unseen=unseen,
+        unread=unread + problems,
+        can_do_without=_can_do_without(wheel),
+    ).content()
 
 
 def _can_do_without(wheel: WheelReader) -> bool:
@@ -339,7 +306,6 @@ def _can_do_without(wheel: WheelReader) -> bool:
 
 
 def _parsed(source: bytes) -> ast.Module | None:
-    """Return Python code; None if it is not valid."""
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -462,8 +428,6 @@ def _gpu_builds(contents: Contents) -> tuple[str, ...]:
 def gpu_builds(name: str, description: str) -> tuple[str, ...]:
     """Return the builds of a distribution for GPUs that its description names, the newest last.
 
-    Examples
-    --------
     >>> gpu_builds("tiny-conv", "pip install tiny_conv-cu118, or tiny-conv-cu120; not tiny-conv-gpu-docs")
     ('tiny-conv-cu118', 'tiny-conv-cu120')
     """
@@ -502,30 +466,45 @@ def only_raises(source: bytes) -> bool:
 
 
 def has_statements(source: bytes) -> bool:
-    """Return whether Python code does more than to describe itself; true for code that cannot be parsed."""
+    """Return whether Python code does more than to describe itself; true for code that cannot be parsed.
+
+    A text and variables such as ``__version__`` are a description.
+    """
     tree = _parsed(source)
-    return tree is None or not all(isinstance(one, ast.Expr | ast.Assign) for one in tree.body)
+    return tree is None or not all(map(_describes, tree.body))
 
 
-def _judge(read: _Read) -> Content | None:
-    judge = _WheelJudge(read)
-    is_pure = not judge.paths and not read.contents.code
-    if is_pure and not read.kernels and not read.unread and not is_for_cuda(read.contents.name):
-        return None
-    return judge.content()
+def _describes(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Assign):
+        return all(isinstance(one, ast.Name) and one.id.startswith("__") for one in statement.targets)
+    return isinstance(statement, ast.Expr)
 
 
-class _WheelJudge:
+class _Judge(msgspec.Struct, dict=True):
     """Apply the rules of this module to what was read of a wheel."""
 
-    def __init__(self, read: _Read) -> None:
-        self._read = read
-        self._contents = read.contents
-        self.paths = [
-            info.filename for info in read.contents.members if _is_object(info) and not info.is_dir()
+    contents: Contents
+    kernels: Sequence[str] = ()
+    """Its own CUDA and HIP sources."""
+    mentions_hip: bool = False
+    """Whether any of these mentions HIP."""
+    hip: Collection[str] = ()
+    """The objects with code for AMD GPUs that was not read."""
+    unseen: Mapping[str, str] = {}
+    """Objects that may have other code for GPUs, each with a clause that says why."""
+    unread: Sequence[str] = ()
+    """What was not read, as clauses."""
+    can_do_without: bool = False
+    """Whether Python code of the wheel handles objects that cannot be loaded."""
+    knows_torch: bool = False
+    """Whether its symbols are compared with those of the torch that it runs with."""
+
+    def __post_init__(self) -> None:
+        self._paths = [
+            info.filename for info in self.contents.members if _is_object(info) and not info.is_dir()
         ]
-        objects = read.contents.objects
-        by_name = {PurePosixPath(path).name: path for path in self.paths}
+        objects = self.contents.objects
+        by_name = {PurePosixPath(path).name: path for path in self._paths}
         by_name |= {item.soname: item.path for item in objects if item.soname}
         self._users: dict[str, list[str]] = {}
         self._outside: dict[str, list[str]] = {}
@@ -538,7 +517,7 @@ class _WheelJudge:
                     self._users.setdefault(by_name[name], []).append(item.path)
                 else:
                     self._outside.setdefault(item.path, []).append(name)
-        self._own = [path for path in self.paths if not _COPIES.search(path)] or self.paths
+        self._own = [path for path in self._paths if not _COPIES.search(path)] or self._paths
         self._cuda = self._needing(CUDA_LIBRARIES)
         self._rocm = self._needing(ROCM_LIBRARIES)
 
@@ -557,8 +536,11 @@ class _WheelJudge:
                     waiting.append(user)
         return found
 
-    def content(self) -> Content:
-        """Return the content."""
+    def content(self) -> Content | None:
+        """Return the content; None if nothing in the wheel is compiled."""
+        is_pure = not self._paths and not self.contents.code
+        if is_pure and not self.kernels and not self.unread and not is_for_cuda(self.contents.name):
+            return None
         required = self._requires_cuda()
         if required:
             return Content(required, cuda="required")
@@ -566,40 +548,36 @@ class _WheelJudge:
         evidence = [of_code, *list(self._rocm.values())[:1]]
         optional = self._has_cuda()
         evidence = [text for text in (*evidence, optional) if text]
-        if not evidence and self._contents.objects:
-            count = len(self._contents.objects)
-            of_those = "its" if count == len(self.paths) else f"the {count} that were read of its"
-            evidence.append(f"none of {of_those} {len(self.paths)} shared objects needs a library for GPUs")
+        if not evidence and self.contents.objects:
+            count = len(self.contents.objects)
+            of_those = "its" if count == len(self._paths) else f"the {count} that were read of its"
+            evidence.append(f"none of {of_those} {len(self._paths)} shared objects needs a library for GPUs")
+        unseen = (f"{PurePosixPath(path).name}: {why}" for path, why in self.unseen.items())
         return Content(
             "; ".join(evidence),
             "; ".join(self._unread(gfx)),
             "optional" if optional else "none",
             self._rocm_range(),
             gfx,
-            () if optional or self._rocm or gfx else _gpu_builds(self._contents),
-            unseen="" if optional or self._rocm else self._unseen(),
+            () if optional or self._rocm or gfx else _gpu_builds(self.contents),
+            unseen="" if optional or self._rocm else "; ".join(unseen),
         )
 
-    def _unseen(self) -> str:
-        """Return why the wheel may have code for GPUs, though nothing else suggests it."""
-        return "; ".join(f"{PurePosixPath(path).name}: {why}" for path, why in self._read.unseen.items())
-
     def _requires_cuda(self) -> str:
-        """Return why the wheel requires CUDA; empty if it does not."""
-        name = self._contents.name
-        if not self._rocm and not self._contents.code:
+        name = self.contents.name
+        if not self._rocm and not self.contents.code:
             decisive = self._without_alternative()
             if decisive:
                 return self._cuda[decisive]
         if is_for_cuda(name):
             return next(iter(self._cuda.values()), f"the name {name} is that of a build for CUDA")
-        siblings = [item for item in map(self._cuda_sibling, self._contents.requirements()) if item]
-        has_path_beside = any(item.has_cuda_code for item in self._contents.objects) and not self._cuda
-        are_objects_known = not self.paths or not (self._read.unseen or self._read.unread)
+        siblings = [item for item in map(self._cuda_sibling, self.contents.requirements()) if item]
+        has_path_beside = any(item.has_cuda_code for item in self.contents.objects) and not self._cuda
+        are_objects_known = not self._paths or not (self.unseen or self.unread)
         if siblings and not has_path_beside and are_objects_known:
             return f"it requires {_named(siblings)}, for CUDA"
-        if self._read.kernels and not self._read.mentions_hip and not self._read.unread:
-            listed = _named([PurePosixPath(path).name for path in self._read.kernels])
+        if self.kernels and not self.mentions_hip and not self.unread:
+            listed = _named([PurePosixPath(path).name for path in self.kernels])
             return f"it compiles CUDA sources when it is used ({listed}), and none of them mentions HIP"
         return ""
 
@@ -610,7 +588,7 @@ class _WheelJudge:
             roots = [path for path in self._own if not self._users.get(path)]
             return roots[0] if roots and self._cuda.keys() >= {*roots} else ""
         needy = [path for path in extensions if path in self._cuda]
-        has_other = self._read.can_do_without or self._has_variants()
+        has_other = self.can_do_without or self._has_variants()
         return needy[0] if needy and not has_other else ""
 
     def _has_variants(self) -> bool:
@@ -630,17 +608,17 @@ class _WheelJudge:
 
     def _of_unknown_torch(self) -> str:
         """Return an object that is compiled for a release of torch that is not known; empty if none is."""
-        pins = (item.specifier for item in self._contents.requirements() if item.name == "torch")
+        pins = (item.specifier for item in self.contents.requirements() if item.name == "torch")
         is_known = any(clause.operator not in {">", ">=", "!="} for pin in pins for clause in pin)
-        if is_known or self._read.can_do_without or self._read.knows_torch:
+        if is_known or self.can_do_without or self.knows_torch:
             return ""
-        return next((item.path for item in self._contents.objects if self._uses_torch(item)), "")
+        return next((item.path for item in self.contents.objects if self._uses_torch(item)), "")
 
     def _uses_torch(self, item: SharedObject) -> bool:
         """Return whether an object of the wheel itself uses the C++ interface of some release of torch."""
         is_choice = _TORCH_RELEASE.search(PurePosixPath(item.path).name)
         is_own = item.path in self._own and not is_choice
-        own = chain.from_iterable(one.exports for one in self._contents.objects)
+        own = chain.from_iterable(one.exports for one in self.contents.objects)
         imports = item.imports.difference(own) if is_own else ()  # paddlepaddle has names of torch
         return any(name.startswith("_Z") for name in imports)
 
@@ -648,7 +626,7 @@ class _WheelJudge:
         """Return a clause about CUDA that the wheel can use; empty if there is none."""
         if self._cuda:
             return f"{next(iter(self._cuda.values()))}, which other parts of the wheel do not need"
-        code = [item.path for item in self._contents.objects if item.has_cuda_code]
+        code = [item.path for item in self.contents.objects if item.has_cuda_code]
         return f"{code[0]} contains code for NVIDIA GPUs, but needs no library for it" if code else ""
 
     def _gfx(self) -> tuple[tuple[str, ...], str]:
@@ -658,7 +636,7 @@ class _WheelJudge:
         """
         code = {
             path: objects
-            for path, objects in self._contents.code.items()
+            for path, objects in self.contents.code.items()
             if objects and not matches_any(PurePosixPath(path).name, ROCM_LIBRARIES)
         }
         names = sorted({item.name for objects in code.values() for item in objects})
@@ -670,9 +648,9 @@ class _WheelJudge:
         An object that was not read may be for another line, as in bitsandbytes, unless one that must be
         imported needs this line.
         """
-        are_known = not self._read.unread or not self._has_variants()
+        are_known = not self.unread or not self._has_variants()
         objects = [
-            path for path in self._outside if are_known and (_EXTENSION.search(path) or not self._read.unread)
+            path for path in self._outside if are_known and (_EXTENSION.search(path) or not self.unread)
         ]
         ranges = sorted({*chain.from_iterable(rocm_of(self._outside[path]) for path in objects)})
         if not ranges:
@@ -681,19 +659,19 @@ class _WheelJudge:
         return ",".join(filter(None, (ranges[0].partition(",")[0], upper)))
 
     def _unread(self, gfx: Sequence[str]) -> Iterator[str]:
-        yield from self._read.unread
-        hip = self._read.hip | self._read.unseen.keys() & self._rocm.keys()
+        yield from self.unread
+        hip = {*self.hip} | (self.unseen.keys() & self._rocm.keys())
         if hip:
             yield f"the GPU code of {_named(sorted(PurePosixPath(path).name for path in hip))} was not read"
-        packs = sum(info.filename.endswith(".kpack") for info in self._contents.members)
+        packs = sum(info.filename.endswith(".kpack") for info in self.contents.members)
         if packs and not gfx:
             yield "its GPU code is in .kpack files, which are not read"
-        name = self._contents.name
-        if self.paths and _NAME_FOR_ROCM.search(name) and not (self._rocm or self._cuda or gfx):
+        name = self.contents.name
+        if self._paths and _NAME_FOR_ROCM.search(name) and not (self._rocm or self._cuda or gfx):
             yield f"the name {name} is for ROCm, and nothing in it shows for which releases"
         of_torch = self._of_unknown_torch()
         if of_torch:
             yield f"{of_torch} is compiled for one release of torch, and the metadata does not say which"
-        if self._read.mentions_hip:
-            count = len(self._read.kernels)
+        if self.mentions_hip:
+            count = len(self.kernels)
             yield f"its {count} CUDA sources mention HIP, but it is not known whether they compile for it"

@@ -26,18 +26,11 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 @contextmanager
 def directory(root: Path, path: Path, *, create: bool = False) -> Iterator[Path]:
-    """Open a directory below an index and yield a path that leads to it.
+    """Open a directory below an index, or create it, and yield a path that leads to it.
 
     The path leads through a descriptor (``/proc/self/fd``), so it leads to the same directory even if another
-    user replaces the directory, or a directory above it, with a link. With `create`, it and its parents are
-    created if they do not exist.
-
-    Raises
-    ------
-    MatrixError
-        The directory, or a directory between it and the index, is a link or a file.
-    OSError
-        The directory does not exist, or cannot be created. Errors about files in it name their real paths.
+    user replaces the directory, or one above it, with a link. Raise `MatrixError` if one of them is a link or
+    a file; errors about files in it name their real paths.
     """
     if create:
         make_directories(root)

@@ -66,17 +66,12 @@ def _damage(
 
 
 def _shown(path: Path | str) -> str:
-    """Return a path that can be printed and written as JSON; names need not be valid text."""
+    """Return a path as text for messages and JSON; names need not be valid text."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _repaired(finding: Finding, action: str) -> Finding:
     return msgspec.structs.replace(finding, evidence={**finding.evidence, "repaired": action})
-
-
-def _move_to_damaged(index: Index, finding: Finding) -> Finding:
-    path = index.move_to_damaged(index.root / finding.evidence["path"])
-    return _repaired(finding, f"moved to {_shown(path)}")
 
 
 # Checking
@@ -85,10 +80,10 @@ def _move_to_damaged(index: Index, finding: Finding) -> Finding:
 def check(index: Index, *, repair: bool = False) -> list[Finding]:
     """Compare every wheel and page of an index with its records.
 
-    Every wheel is read completely; its hash, name and version are checked. Each page is compared with a page
-    that is rebuilt from the files. With `repair`, rebuild wrong pages; move wheels out of directories with a
-    wrong name; move wheels that changed after they were published, links and special files to
-    ``.matrix/damaged``; remove records of missing wheels and abandoned temporary files.
+    Every wheel is read completely. Each page is compared with one that is rebuilt from the files. With
+    `repair`, rebuild wrong pages; move wheels out of directories with a wrong name; move wheels that changed
+    after they were published, links and special files to ``.matrix/damaged``; remove records of missing
+    wheels and abandoned temporary files.
     """
     findings = list(misplaced(index, repair=repair))
     if any(finding.id == "folder-irregular" and not finding.evidence["repaired"] for finding in findings):
@@ -97,11 +92,12 @@ def check(index: Index, *, repair: bool = False) -> list[Finding]:
     for number, project in enumerate(projects):
         index.reporter.progress(done=number, total=len(projects))
         entries: dict[str, WheelEntry] = {}
-        damaged = list(_check_wheels(index, project, entries, keep=not repair))
-        findings += [
-            _move_to_damaged(index, finding) if repair and finding.id not in _NOT_REPAIRED else finding
-            for finding in damaged
-        ]
+        for finding in list(_check_wheels(index, project, entries, keep=not repair)):
+            if repair and finding.id not in _NOT_REPAIRED:
+                path = index.move_to_damaged(index.root / finding.evidence["path"])
+                findings.append(_repaired(finding, f"moved to {_shown(path)}"))
+            else:
+                findings.append(finding)
         findings += _check_pages(index, project, entries, repair=repair)
     findings += _check_root(index, repair=repair)
     findings += _check_leftovers(index, repair=repair)
@@ -109,18 +105,14 @@ def check(index: Index, *, repair: bool = False) -> list[Finding]:
 
 
 def replaced(index: Index) -> Iterator[Finding]:
-    """Find wheels that differ from the entries on their pages.
-
-    A file is read only if its size or time differs from its entry, as after a copy that did not keep times.
-    """
+    """Find wheels that differ from the entries on their pages. Those of the same size and time do not."""
     for project in index.project_directories():
         entries = index.entries(project)
         for path in index.wheels(project):
             entry = entries.get(path.name)
             if entry is None or not is_regular(path) or _is_unchanged(path, entry):
                 continue
-            message = f"{path.name} is not the file that its page lists."
-            yield _damage(index, "wheel-changed", path, message)
+            yield _damage(index, "wheel-changed", path, f"{path.name} is not the file that its page lists.")
 
 
 def _is_unchanged(path: Path, entry: WheelEntry) -> bool:
@@ -146,7 +138,7 @@ def _check_wheels(
 ) -> Iterator[Finding]:
     """Read the wheels of a project and collect the entries that its page should have.
 
-    With `keep`, a damaged wheel keeps the entry that the page has now.
+    With `keep`, a damaged wheel keeps its entry.
     """
     page, paths = index.entries(project), index.wheels(project)
     records = index.records({path.name for path in paths})
@@ -282,8 +274,8 @@ def _unneeded(index: Index, id: str, path: Path, problem: str, *, repair: bool) 
 def misplaced(index: Index, *, repair: bool = False) -> Iterator[Finding]:
     """Find directories, pages and wheels with a wrong name or type; no file is opened.
 
-    With `repair`, move the wheels of a directory with a wrong name to the right directory, and all other
-    misplaced files to ``.matrix/damaged``.
+    With `repair`, move the wheels of a directory with a wrong name to the right one, and all other misplaced
+    files to ``.matrix/damaged``.
     """
     irregular = list(_irregular_directories(index))
     if irregular:
@@ -311,15 +303,14 @@ def misplaced(index: Index, *, repair: bool = False) -> Iterator[Finding]:
 
 
 def _irregular_directories(index: Index) -> Iterator[Finding]:
-    """Find links and files in place of the index's own directories; if there are any, read nothing else."""
+    """Find links and files in place of the index's own directories; then nothing else is read."""
     own = [index.simple, index.provenance, index.state]
     own += [] if index.state.is_symlink() else [index.state / name for name in STATE_DIRECTORIES]
     for path in own:
         if os.path.lexists(path) and (path.is_symlink() or not path.is_dir()):
             kind = "a link" if path.is_symlink() else "not a directory"
             message = f"{path.relative_to(index.root)} is {kind}, so matrix does not use it."
-            fix = "Replace it with a directory."
-            yield _damage(index, "folder-irregular", path, message, fix=fix)
+            yield _damage(index, "folder-irregular", path, message, fix="Replace it with a directory.")
 
 
 def _irregular_files(index: Index) -> Iterator[tuple[Path, Finding]]:
@@ -439,8 +430,7 @@ def project_named(index: Index, name: str) -> str:
 def remove(index: Index, wheels: Iterable[Path]) -> None:
     """Remove wheels, first from their pages, so that no installer is sent to a missing file.
 
-    A crash in between leaves a wheel that exists but is not listed. If its record still exists, the next
-    `refresh` lists it again. Removing it again completes the removal.
+    After a crash in between, the next `refresh` lists a wheel with a record again; it can be removed again.
     """
     for project, paths in _by_project(wheels).items():
         index.refresh(project, without={path.name for path in paths})
@@ -481,11 +471,10 @@ def set_status(index: Index, project: str, state: State, reason: str) -> str:
 def prunable(
     index: Index, *, pinned: Mapping[str, Collection[str]] | None, older_than: timedelta | None, now: datetime
 ) -> list[Path]:
-    """Return the wheels that can be removed.
+    """Return the wheels that can be removed: of those published longer ago than `older_than`, if it is given.
 
     `pinned` has the versions with local labels that locks pin, by normalized name; None if no lock was given.
-    The wheel with the highest build tag of each pinned version is kept. With `older_than`, return only wheels
-    published longer ago than this. `now` has a time zone.
+    The wheel with the highest build tag of each pinned version is kept.
     """
     removable = []
     for project in index.projects():
@@ -531,8 +520,7 @@ def _by_project(wheels: Iterable[Path]) -> dict[str, list[Path]]:
 def pack(index: Index, target: Path, *, log: Path) -> None:
     """Write an index into one squashfs file, because parallel file systems are slow with many small files.
 
-    Wheels are compressed already, so they are not compressed again. Times and owners are constant, so the
-    same index gives the same bytes. An existing file is replaced when the new file is complete.
+    Wheels are not compressed again. Times and owners are constant, so the same index gives the same bytes.
     """
     program = shutil.which("mksquashfs")
     if program is None:

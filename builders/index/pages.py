@@ -27,6 +27,7 @@ import msgspec
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builders.index.access import NOT_A_FILE
+from builders.index_client.pages import Hashes, PageMeta
 from builders.storage.files import open_regular
 from builders.wheels.wheel import LARGEST_METADATA, DamagedError, LimitedFile, WheelReader
 from resolver.errors import MatrixError
@@ -44,8 +45,7 @@ State = Literal["active", "archived", "deprecated"]
 _LONGEST_REQUIRES_PYTHON = 1000
 WHEEL_FORM = "NAME-VERSION-PYTHON-ABI-PLATFORM.whl"
 _WHEEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl")
-"""The characters in file names on a page: `parse_wheel_filename` also accepts letters of other alphabets, and
-anything in a tag."""
+"""The characters in file names on a page; `parse_wheel_filename` accepts more, such as any in a tag."""
 
 _HEAD = """<!DOCTYPE html>
 <html lang="en">
@@ -62,12 +62,6 @@ _FOOT = """</body>
 """
 
 
-class Hashes(msgspec.Struct, frozen=True, gc=False):
-    """Hashes of a file. A struct, because thousands of small dicts are slower to read and write."""
-
-    sha256: str
-
-
 class WheelEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True, gc=False):
     """One wheel on a page, with the keys of PEP 691."""
 
@@ -75,7 +69,6 @@ class WheelEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit
     url: str
     hashes: Hashes
     size: int
-    """In bytes."""
     upload_time: str = ""
     """When the wheel was published: UTC, in the format of PEP 700."""
     requires_python: str = ""
@@ -96,14 +89,10 @@ class Status(msgspec.Struct, frozen=True, omit_defaults=True):
 ACTIVE = Status()
 
 
-class _PageMeta(msgspec.Struct, frozen=True, rename="kebab"):
-    api_version: str = API_VERSION
-
-
 class ProjectPage(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True):
     """The JSON page of a project."""
 
-    meta: _PageMeta
+    meta: PageMeta
     name: str
     project_status: Status = ACTIVE
     versions: list[str]
@@ -118,7 +107,7 @@ def project_json(name: str, entries: Iterable[WheelEntry], status: Status = ACTI
     """Return a project's JSON page (PEP 691, PEP 700, PEP 792); `name` is normalized."""
     files = list(entries)
     page = ProjectPage(
-        meta=_PageMeta(_api_version(status)),
+        meta=PageMeta(_api_version(status)),
         name=name,
         project_status=status,
         versions=list(dict.fromkeys(entry.version for entry in files)),
@@ -132,8 +121,8 @@ def project_html(
 ) -> bytes:
     """Return a project's HTML page (PEP 503).
 
-    With `metadata`, the page announces a metadata file for each wheel (PEP 658, PEP 714). Only our server
-    has these files.
+    With `metadata`, it announces a metadata file for each wheel (PEP 658, PEP 714). Only our server has
+    these.
     """
     links = [_link(entry, metadata=metadata) for entry in entries]
     meta = ""
@@ -181,7 +170,7 @@ def with_metadata(page: ProjectPage) -> bytes:
 
 def root_json(names: Iterable[str]) -> bytes:
     """Return the JSON page that lists the projects."""
-    page = {"meta": _PageMeta(), "projects": [{"name": name} for name in names]}
+    page = {"meta": PageMeta(API_VERSION), "projects": [{"name": name} for name in names]}
     return msgspec.json.format(_encoder.encode(page), indent=1) + b"\n"
 
 
@@ -196,14 +185,11 @@ LANDING_START = b"""<!DOCTYPE html>
 <head>
 <meta charset="utf-8">
 <meta name="generator" content="rocm-matrix">"""
-"""The beginning of a landing page. matrix does not replace a root page that begins differently."""
+"""matrix does not replace a root page that begins differently."""
 
 
 def landing_html(names: Iterable[str]) -> bytes:
-    """Return the landing page in the directory of the index, which explains how to use it.
-
-    A script inserts the address of the index into the commands, so the page does not depend on it.
-    """
+    """Return the landing page of the index; a script inserts the address of the index into its commands."""
     links = "\n".join(f'<li><a href="simple/{name}/index.html">{name}</a></li>' for name in names)
     digest = base64.b64encode(hashlib.sha256(_LANDING_SCRIPT.encode()).digest()).decode()
     page = _LANDING.format(style=_LANDING_STYLE, script=_LANDING_SCRIPT, digest=digest, links=links)
@@ -299,9 +285,9 @@ def _api_version(status: Status) -> str:
 
 
 def entry_of(wheel: Path, filename: str = "") -> WheelEntry:
-    """Return the entry of a wheel file, without its upload time.
+    """Return the entry of a wheel file, without its upload time; a link is not followed.
 
-    A link is not followed. `filename` is the name of the wheel in the index, if the file has another name.
+    `filename` is the name of the wheel in the index, if the file has another name.
     """
     filename = filename or wheel.name
     with _opened(wheel, filename) as (file, metadata):
@@ -309,8 +295,7 @@ def entry_of(wheel: Path, filename: str = "") -> WheelEntry:
         requires_python = " ".join(str(requires).split())
         if len(requires_python) > _LONGEST_REQUIRES_PYTHON:
             size, most = len(requires_python), _LONGEST_REQUIRES_PYTHON
-            msg = f"The Requires-Python of {filename} has {size} characters, more than {most}."
-            raise MatrixError(msg)
+            raise MatrixError(f"The Requires-Python of {filename} has {size} characters, more than {most}.")
         file.seek(0)
         return WheelEntry(
             filename=filename,
@@ -340,10 +325,7 @@ def upload_time(path: Path) -> str:
 
 
 def metadata_of(wheel: Path, filename: str = "") -> bytes:
-    """Return the METADATA file inside a wheel.
-
-    A link is not followed. `filename` is the name of the wheel, if the file has another name.
-    """
+    """Return the METADATA file inside a wheel; `filename` is as for `entry_of`."""
     with _opened(wheel, filename or wheel.name) as (_, metadata):
         return metadata
 
@@ -352,19 +334,16 @@ def metadata_of(wheel: Path, filename: str = "") -> bytes:
 def _opened(wheel: Path, filename: str) -> Iterator[tuple[FileIO, bytes]]:
     """Open a wheel and read its METADATA, within the limits of `builders.wheels.wheel`."""
     if not is_wheel(filename):
-        msg = f"Invalid wheel filename: {filename!r} is not of the form {WHEEL_FORM}."
-        raise MatrixError(msg)
+        raise MatrixError(f"Invalid wheel filename: {filename!r} is not of the form {WHEEL_FORM}.")
     try:
         file = LimitedFile(open_regular(wheel))
     except NOT_A_FILE:
-        msg = f"{filename} is not a wheel: it is not a regular file."
-        raise MatrixError(msg) from None
+        raise MatrixError(f"{filename} is not a wheel: it is not a regular file.") from None
     try:
         with WheelReader(Path(filename), file) as reader:
             yield file, _metadata_in(reader)
     except DamagedError as error:
-        msg = f"{filename} is not a wheel with readable metadata: {error}."
-        raise MatrixError(msg) from None
+        raise MatrixError(f"{filename} is not a wheel with readable metadata: {error}.") from None
 
 
 def _metadata_in(reader: WheelReader) -> bytes:
@@ -373,10 +352,8 @@ def _metadata_in(reader: WheelReader) -> bytes:
         msg = "it has no METADATA file"
         raise DamagedError(msg)
     if member.file_size > LARGEST_METADATA:
-        msg = f"its METADATA would have {member.file_size} bytes, more than {LARGEST_METADATA}"
-        raise DamagedError(msg)
+        raise DamagedError(f"its METADATA would have {member.file_size} bytes, more than {LARGEST_METADATA}")
     try:
         return reader.read(member)
     except DamagedError as error:
-        msg = f"its METADATA {error}"
-        raise DamagedError(msg) from None
+        raise DamagedError(f"its METADATA {error}") from None

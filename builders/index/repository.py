@@ -73,12 +73,10 @@ STATE_DIRECTORIES = ("builds", "damaged", "locks", "logs", "status", "yanked")
 
 
 class _State(NamedTuple):
-    """The inputs of a project's pages, except the content of its wheels."""
+    """The inputs of a project's pages, except the content of its wheels; names are those of files."""
 
     names: list[str]
-    """The file names of its wheels."""
     records: frozenset[str]
-    """The file names of their records."""
     yanked: frozenset[str]
     status: Status
 
@@ -91,17 +89,11 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Index:
-    """Published wheels, their pages and their provenance.
+    """Published wheels, their pages and their provenance, in a directory that need not exist yet.
 
-    Every method that uses the directory raises `MatrixError` if a directory in it is a link or a file,
-    and `OSError` if it cannot be read or written.
-
-    Parameters
-    ----------
-    root
-        The directory, which need not exist yet.
-    reporter
-        Receives a warning about each wheel that cannot be listed, and progress.
+    `reporter` receives a warning about each wheel that cannot be listed, and progress. Every method that uses
+    the directory raises `MatrixError` if a directory in it is a link or a file, and `OSError` if it cannot be
+    read or written.
     """
 
     def __init__(self, root: str | Path, reporter: Reporter = SILENT) -> None:
@@ -152,10 +144,7 @@ class Index:
         return directory(self.root, path, create=create)
 
     def names(self, path: Path, *, regular: bool = False) -> list[str]:
-        """Return the names in a directory; empty if it does not exist.
-
-        With `regular`, return only the names of regular files.
-        """
+        """Return the names in a directory, or those of its regular files; empty if it does not exist."""
         try:
             with self.directory(path) as opened:
                 if not regular:
@@ -189,41 +178,24 @@ class Index:
             (folder / path.name).unlink()
 
     def refresh(
-        self,
-        project: str,
-        known: Mapping[str, WheelEntry] | None = None,
-        *,
-        without: Collection[str] = (),
+        self, project: str, known: Mapping[str, WheelEntry] | None = None, *, without: Collection[str] = ()
     ) -> bool:
-        """Rewrite the pages of a project, and of the root, until they match the files.
+        """Rewrite the pages of a project and of the root until they match the files; return if any changed.
 
-        A wheel is listed if it has a record. A wheel that cannot be read is left out with a warning.
+        A wheel is listed if it has a record. A wheel that cannot be read is left out with a warning. `known`
+        are entries of wheels that the page does not have yet, by file name, `without` the names of files to
+        leave out although they still exist.
 
-        The slower of two writers may replace a newer page with an older page. So each writer compares
-        again after it wrote: the last comparison follows the last new wheel and the last written page,
-        and finds any difference.
-
-        Parameters
-        ----------
-        known
-            Entries of wheels that the page does not have yet, by file name.
-        without
-            Names of files to leave out although they still exist.
-
-        Returns
-        -------
-        bool
-            Whether anything was written.
+        The slower of two writers may replace a newer page with an older page. So each writer compares again
+        after it wrote: the last comparison follows the last new wheel and the last written page, and finds
+        any difference.
         """
         project = canonicalize_name(project)
         changed = self._refresh_project(project, known or {}, without)
         return self._refresh_root() or changed
 
     def refresh_all(self) -> list[str]:
-        """Rewrite every page that does not match the files, and return the projects with changed pages.
-
-        Directories without a normalized name get no page: no installer reads them.
-        """
+        """Rewrite every page that does not match the files, and return the projects with changed pages."""
         if not self.simple.is_dir():
             return []
         changed = [name for name in self.project_directories() if self._refresh_project(name, {}, ())]
@@ -266,7 +238,6 @@ class Index:
                 return True
 
     def _is_current(self, project: str, state: _State, data: bytes, without: Collection[str] = ()) -> bool:
-        """Return whether the inputs of a project's pages and its JSON page are unchanged."""
         page = self.simple / project / JSON_PAGE
         return self._state(project, without) == state and self.has_content(page, data)
 
@@ -409,8 +380,7 @@ class Index:
     def find(self, project: str, build_key: str) -> Published | None:
         """Return the wheel that was built under a build key, if there is one."""
         return next(
-            (wheel for wheel in self.published(project) if build_key_of(wheel.provenance) == build_key),
-            None,
+            (wheel for wheel in self.published(project) if build_key_of(wheel.provenance) == build_key), None
         )
 
     def next_build_number(self, project: str, version: str) -> int | None:
@@ -423,29 +393,16 @@ class Index:
         return max(numbers) + 1 if numbers else None
 
     def publish(self, wheel: Path, provenance: Mapping[str, Any], *, sha256: str = "") -> Path:
-        """Copy a wheel into the index and list it on its pages.
+        """Copy a wheel into the index, list it on its pages, and return its path there.
 
         The pages are written under temporary names before the wheel gets its name, so a full disk or a
-        missing permission prevents publishing. A crash leaves the index with or without the wheel, never
-        with a part of the wheel. The next `refresh` repairs a page that a crash left outdated. A wheel that
-        is in the index without a record gets its record.
-
-        Parameters
-        ----------
-        wheel
-            The finished wheel.
-        provenance
-            The inputs of the build; the hash and the size of the wheel are added.
-        sha256
-            The hash of the file that was checked; empty if it was not checked.
-
-        Returns
-        -------
-        Path
-            The wheel in the index.
+        missing permission prevents publishing. A crash leaves the index with or without the wheel, never with
+        a part of it. The next `refresh` repairs a page that a crash left outdated. A wheel that is in the
+        index without a record gets its record: the provenance, with the hash and the size of the wheel.
 
         Raise `NameTakenError` if the index has a wheel of that name with other content; `MatrixError` if the
-        file is not a wheel, or changed after it was checked.
+        file is not a wheel, or does not have the hash that was checked, `sha256` (empty if it was not
+        checked).
         """
         metadata_of(wheel.resolve(), wheel.name)
         project = canonicalize_name(parse_wheel_filename(wheel.name)[0])
@@ -508,9 +465,9 @@ class Index:
     def _prepared(
         self, project: str, entry: WheelEntry
     ) -> Iterator[tuple[list[tuple[Path, Path]], _State, bytes]]:
-        """Write the pages that a new wheel changes.
+        """Write the pages that a new wheel changes under temporary names.
 
-        Yield their temporary and final paths, and the inputs and the text of the JSON page.
+        Yield these and their final paths, and the inputs and the text of the JSON page.
         """
         state = self._state(project, adding=entry.filename)
         page, data = self._pages(project, state, {**self.entries(project), entry.filename: entry})
@@ -534,8 +491,8 @@ class Index:
     def provenance_of(self, wheel: Path) -> dict[str, Any]:
         """Return the provenance of a wheel.
 
-        Publishers of different wheels with the same name may leave several records. The record with the
-        wheel's hash is returned.
+        Publishers of different wheels with the same name may leave several records: that with its hash
+        counts.
         """
         if not is_regular(wheel):
             return {}
@@ -564,7 +521,7 @@ def record_name(wheel: str, sha256: str) -> str:
 
 
 def wheel_of(record: str) -> str:
-    """Return the file name of the wheel that a record is for, from the file name of the record."""
+    """Return the file name of the wheel that a record is for."""
     return record[:-_RECORD_ENDING]
 
 
@@ -588,8 +545,7 @@ def _check_page(path: Path) -> None:
 def _has_content(path: Path, text: bytes) -> bool:
     """Return whether a file has exactly this content; a missing file counts as empty.
 
-    The content is compared in chunks: with thousands of wheels, memory for a whole page costs more than
-    reading it.
+    It is read in chunks: with thousands of wheels, memory for a whole page costs more than reading it.
     """
     try:
         file = open_regular(path)

@@ -30,13 +30,7 @@ from waitress import wasyncore
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.server import TcpWSGIServer, create_server
-from werkzeug.exceptions import (
-    BadRequest,
-    HTTPException,
-    MethodNotAllowed,
-    NotAcceptable,
-    NotFound,
-)
+from werkzeug.exceptions import BadRequest, HTTPException, MethodNotAllowed, NotAcceptable, NotFound
 from werkzeug.utils import redirect, send_file
 from werkzeug.wrappers import Request, Response
 from werkzeug.wsgi import wrap_file
@@ -67,10 +61,7 @@ _OFFERED = {
     "application/vnd.pypi.simple.latest+html": PAGE,
 }
 """Content types a client may accept; the first is the default."""
-_LATEST = {
-    "application/vnd.pypi.simple.latest+json": _JSON,
-    "application/vnd.pypi.simple.latest+html": _HTML,
-}
+_LATEST = {"application/vnd.pypi.simple.latest+json": _JSON, "application/vnd.pypi.simple.latest+html": _HTML}
 _ONE_YEAR = 365 * 24 * 3600  # seconds; a published wheel never changes
 _METADATA = ".metadata"
 _CACHED_PAGES = 32 << 20  # bytes
@@ -92,47 +83,38 @@ _TICK = 1.0
 """Seconds between two checks of the time limits."""
 
 
-class _Text:
-    """The bytes of a page with their entity tag."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.etag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
-
-
 class _Pages:
-    """The most recently used pages, each with the state of its file."""
+    """The most recently used pages, each with the state of its file: text and entity tag."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pages: OrderedDict[tuple[Path, str], tuple[tuple[int, int], _Text]] = OrderedDict()
+        self._pages: OrderedDict[tuple[Path, str], tuple[tuple[int, int], bytes, str]] = OrderedDict()
         self._size = 0
 
-    def get(self, key: tuple[Path, str], state: tuple[int, int]) -> _Text | None:
+    def get(self, key: tuple[Path, str], state: tuple[int, int]) -> tuple[bytes, str] | None:
         """Return a page if its file has this state."""
         with self._lock:
             cached = self._pages.get(key)
             if cached is None or cached[0] != state:
                 return None
             self._pages.move_to_end(key)
-            return cached[1]
+            return cached[1:]
 
-    def add(self, key: tuple[Path, str], state: tuple[int, int], text: _Text) -> None:
+    def add(self, key: tuple[Path, str], state: tuple[int, int], text: bytes, etag: str) -> None:
         """Add or replace a page."""
         with self._lock:
             replaced = self._pages.pop(key, None)
-            self._pages[key] = state, text
-            self._size += len(text.data) - (len(replaced[1].data) if replaced else 0)
+            self._pages[key] = state, text, etag
+            self._size += len(text) - (len(replaced[1]) if replaced else 0)
             while self._size > _CACHED_PAGES:
-                _, (_, oldest) = self._pages.popitem(last=False)
-                self._size -= len(oldest.data)
+                _, (_, oldest, _) = self._pages.popitem(last=False)
+                self._size -= len(oldest)
 
 
 class IndexApplication:
-    """An index as a WSGI application; it serves the landing page and files under ``simple/``.
+    """An index as a WSGI application; it serves the landing page and files under ``simple/`` as they are now.
 
-    Symbolic links are followed within the index; the reply for a link to a file outside is 404. The index may
-    change while it is served; every response shows its current state.
+    Symbolic links are followed within the index; the reply for a link to a file outside is 404.
     """
 
     def __init__(self, index: Index) -> None:
@@ -199,30 +181,30 @@ class IndexApplication:
                 raise NotAcceptable
         else:
             kind = _PLAIN_HTML
-        text = self._text(folder, _OFFERED[kind])
-        response = Response(text.data, content_type=_LATEST.get(kind, kind))
+        text, etag = self._text(folder, _OFFERED[kind])
+        response = Response(text, content_type=_LATEST.get(kind, kind))
         response.headers["Vary"] = "Accept"
         response.headers["Cache-Control"] = "no-cache"  # cache, but revalidate
-        response.headers["ETag"] = text.etag
+        response.headers["ETag"] = etag
         return response.make_conditional(request)
 
-    def _text(self, folder: Path, name: str) -> _Text:
-        """Return a page, cached until its file changes.
+    def _text(self, folder: Path, name: str) -> tuple[bytes, str]:
+        """Return a page and its entity tag, cached until its file changes.
 
-        Project pages announce metadata files, so they are rebuilt from the JSON page; if that cannot be
-        parsed, the file is served unchanged.
+        Project pages announce metadata files, so they are rebuilt from the JSON page, if that can be parsed.
         """
         source = folder / (JSON_PAGE if folder != self._index.simple else name)
         try:
             stat = source.stat()
             key, state = (folder, name), (stat.st_mtime_ns, stat.st_ino)
-            text = self._pages.get(key, state)
-            if text is None:
-                text = _Text(_page_text(folder, name, source.read_bytes()))
-                self._pages.add(key, state, text)
+            if cached := self._pages.get(key, state):
+                return cached
+            text = _page_text(folder, name, source.read_bytes())
+            self._pages.add(key, state, text, etag := _etag(text))
         except FileNotFoundError:
-            return _Text((folder / name).read_bytes())
-        return text
+            text = (folder / name).read_bytes()
+            return text, _etag(text)
+        return text, etag
 
     def _file(self, request: Request, folder: Path, name: str) -> Response:
         if name.endswith(_METADATA) and is_wheel(name.removesuffix(_METADATA)):
@@ -256,10 +238,7 @@ class IndexApplication:
 
 
 def _parts(path: str) -> list[str]:
-    """Return the parts of a request's path, which WSGI decodes as Latin-1.
-
-    Raise `BadRequest` if the path is not UTF-8, or has characters or parts that no path of an index has.
-    """
+    """Return the parts of a path, which WSGI decodes as Latin-1; raise `BadRequest` if no index has it."""
     try:
         text = path.encode("latin-1").decode()
     except UnicodeDecodeError:
@@ -287,6 +266,10 @@ def _page_text(folder: Path, name: str, text: bytes) -> bytes:
     return project_html(page.name, page.files, page.project_status, metadata=True)
 
 
+def _etag(text: bytes) -> str:
+    return f'"{hashlib.sha256(text).hexdigest()[:32]}"'
+
+
 def _redirect(request: Request, path: str) -> Response:
     query = f"?{request.query_string.decode()}" if request.query_string else ""
     return redirect(path + query, 301, Response)
@@ -294,10 +277,7 @@ def _redirect(request: Request, path: str) -> Response:
 
 @contextmanager
 def serving(index: Index, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Serve an index until the block ends; yield its URL, which ends in ``/simple/``.
-
-    Port 0 uses a free port.
-    """
+    """Serve an index until the block ends; yield its URL with ``/simple/``. Port 0 is any free port."""
     listening = listen(host, port)
     with serving_on(listening, index):
         yield address_of(listening)
@@ -331,7 +311,7 @@ def serving_on(listening: socket.socket, index: Index) -> Iterator[None]:
         sockets=[listening],
         threads=_THREADS,
         ident=None,
-        connection_limit=2 * _MOST_CONNECTIONS,  # `_Connections` has a lower limit, and never stops accepting
+        connection_limit=2 * _MOST_CONNECTIONS,  # `_make_room` has a lower limit, and never stops accepting
         max_request_header_size=_HEADER_LIMIT,
         max_request_body_size=1,  # no body
         log_socket_errors=False,
@@ -364,20 +344,25 @@ def raise_file_limit() -> None:
 def _run(server: TcpWSGIServer, channels: dict[int, object]) -> None:
     """Serve until all channels are closed.
 
-    Connections are closed between two polls only: during a poll, a new connection could get the number of the
-    closed one, and then its events. waitress accepts one connection in each poll, which is too few when many
-    others are busy.
+    Connections are closed between two polls only: during a poll, a new one could get the number of the closed
+    one, and then its events. waitress accepts one connection in each poll: too few when many others are busy.
     """
     active = server.active_channels
-    connections = _Connections(active)
+    most = min(_MOST_CONNECTIONS, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVED_FILES) // 2)
+    checked = 0.0
     while channels:
-        connections.close_some(time.time())
+        now = time.time()
+        if now >= checked + _TICK:
+            checked = now
+            for connection in [each for each in active.values() if each.is_overdue(now)]:
+                connection.handle_close()
+        _make_room(active, most, now)
         count = len(active)
         wasyncore.loop(timeout=_TICK, use_poll=True, map=channels, count=1)
         for _ in range(_ACCEPTED_AT_ONCE):
             if len(active) <= count:
                 break
-            connections.close_some(time.time())
+            _make_room(active, most, time.time())
             count = len(active)
             server.handle_accept()
 
@@ -436,37 +421,22 @@ class _Connection(HTTPChannel):  # type: ignore[misc]
         return self.waits(now) > (_REQUEST_TIMEOUT if self.request is not None else _IDLE_TIMEOUT)
 
 
-class _Connections:
-    """The open connections of a server."""
+def _make_room(active: dict[int, _Connection], most: int, now: float) -> None:
+    """Close a connection if the next new one would exceed a limit: `most` in all, half of them for a client.
 
-    def __init__(self, active: dict[int, _Connection]) -> None:
-        self._active = active
-        self._limit = min(
-            _MOST_CONNECTIONS, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVED_FILES) // 2
-        )
-        self._checked = 0.0
+    It is the one that has waited longest, among those of the client with the most connections.
+    """
+    half = most // 2
+    if len(active) < half:
+        return
+    clients = Counter(connection.addr[0] for connection in active.values())
+    busiest, count = clients.most_common(1)[0]
+    if count < half and len(active) < most:
+        return
 
-    def close_some(self, now: float) -> None:
-        """Close overdue connections.
+    def uselessness(connection: _Connection) -> tuple[bool, int, float]:
+        waits = connection.waits(now)
+        return waits > _WAITING, clients[connection.addr[0]], waits
 
-        If the next new connection would exceed a limit, also close the connection that has waited longest,
-        among those of the client with the most connections.
-        """
-        if now >= self._checked + _TICK:
-            self._checked = now
-            for connection in [each for each in self._active.values() if each.is_overdue(now)]:
-                connection.handle_close()
-        half = self._limit // 2
-        if len(self._active) < half:
-            return
-        clients = Counter(connection.addr[0] for connection in self._active.values())
-        busiest, most = clients.most_common(1)[0]
-        if most < half and len(self._active) < self._limit:
-            return
-
-        def uselessness(connection: _Connection) -> tuple[bool, int, float]:
-            waits = connection.waits(now)
-            return waits > _WAITING, clients[connection.addr[0]], waits
-
-        all_or_its = (each for each in self._active.values() if most < half or each.addr[0] == busiest)
-        max(all_or_its, key=uselessness).handle_close()
+    all_or_its = (each for each in active.values() if count < half or each.addr[0] == busiest)
+    max(all_or_its, key=uselessness).handle_close()

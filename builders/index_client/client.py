@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Generic, TypeVar, overload
 from urllib.parse import urlsplit
 
 import msgspec
@@ -80,26 +80,11 @@ class IndexClient:
     otherwise depend on its state. uv also stops; pip ignores such an index. The only exception is status 403
     of PyTorch's index, which means that it does not have the project.
 
-    Parameters
-    ----------
-    indexes
-        URLs of indexes in order of preference; ``file`` URLs for directories.
-    bound
-        By normalized name of a project, the only index that counts for it.
-    strategy
-        Which of the other indexes count for a project.
-    find_links
-        Directories with files and URLs of pages with links, as for pip's option of that name.
-    cache
-        Directory of the cache.
-    mirrors
-        Maps URL prefixes to their replacement; the longest match wins.
-    offline
-        Whether only the cache and directories are used. Cached pages of any age are then used.
-    fresh_for
-        Number of seconds for which a page is used without a request.
-    reporter
-        Receives the number of replies, and a warning when old pages are used.
+    `indexes` are URLs in order of preference, also of directories; `find_links` are directories and URLs of
+    pages with links, as for pip. `bound` has the only index that counts for a project, by its normalized
+    name. `mirrors` maps URL prefixes to their replacement; the longest match wins. A page is used without a
+    request for `fresh_for` seconds; with `offline`, only the cache, whatever the age of its pages, and
+    directories are used. `reporter` receives the number of replies, and a warning when old pages are used.
     """
 
     def __init__(
@@ -175,35 +160,26 @@ class IndexClient:
         return None
 
     def content(self, file: File, metadata: Metadata | None) -> Content | None:
-        """Return what a wheel or an sdist contains, read within the limits of `builders.gpu.content`.
-
-        The result is None if nothing in it is compiled.
-        """
-        from builders.gpu.signs import may_be_compiled
+        """Return what a wheel or an sdist contains, as far as it is read; None if nothing is compiled."""
+        from builders.gpu import may_be_compiled
 
         if not may_be_compiled(file, metadata):
             return None
         return self._contents.get(file.url, lambda: self._load_content(file))
 
     def _load_content(self, file: File) -> Content | None:
-        from builders.gpu.signs import RULES, Stored
+        from builders.gpu import RULES, STORED
 
         local = self._local(file.url)
         path = self._cache / "content" / f"{RULES}-{_identity(file, local)}.msgpack"
         with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
-            return msgspec.msgpack.decode(path.read_bytes(), type=Stored).content
+            return STORED.decode(path.read_bytes())
         if local is None and self._offline:
-            msg = f"The content of {file.name} on {file.index} is not in the cache, and --offline is set."
-            raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
+            raise _not_cached(f"content of {file.name}", file.index)
         from builders.index_client.source_content import read
 
-        if local is None:
-            with self._limited(pages.projects_in(file.name)[0] if file.index else ""):
-                content = read(file, None, self.transport)
-            self._count_reply()
-        else:
-            content = read(file, local, self.transport)
-        stored.replace(path, msgspec.msgpack.encode(Stored(content)))
+        content = self._read(read, file, local)
+        stored.replace(path, msgspec.msgpack.encode(content))
         return content
 
     def direct(self, name: str, url: str) -> Project:
@@ -242,8 +218,12 @@ class IndexClient:
         )
 
     def submit(self, work: Callable[[], object]) -> None:
-        """Run `work` in a thread of a pool, which does not keep the process alive; its errors are ignored."""
-        self._pool.submit(work)
+        """Run `work` in a thread of a pool, which does not keep the process alive; its errors are ignored.
+
+        With `offline`, there are no replies to wait for, and a thread would only take time.
+        """
+        if not self._offline:
+            self._pool.submit(work)
 
     def _load_project(self, name: str) -> Project | None:
         indexes = self._indexes_of(name)
@@ -257,7 +237,8 @@ class IndexClient:
             if self._owns(page):
                 break
         for url in self._links:
-            linked = ((file.name, file) for file in self._link_page(url).get(name, ()))
+            listed = self._link_pages.get(url, partial(self._load_links, url))
+            linked = ((file.name, file) for file in listed.get(name, ()))
             parts.append(_ListedReleases(pages.by_version(linked, name)))
         present = [part for part in parts if part.exists]
         return _Project(name, present) if present else None
@@ -274,21 +255,14 @@ class IndexClient:
         )
 
     def _page(self, index: str, name: str) -> StoredPage:
-        """Return the page of a project on an index."""
         url = f"{index}/{name}/"
-        return self._pages.get(url, lambda: self._load_page(url, index, name))
-
-    def _load_page(self, url: str, index: str, name: str) -> StoredPage:
         folder = self._local(url)
         if folder is not None:
-            return self._local_page(folder, index, name)
-        return self._cached_page(url, index, name)
-
-    def _link_page(self, url: str) -> dict[str, list[File]]:
-        """Return the files of a find-links location, by the project that they may belong to."""
-        return self._link_pages.get(url, lambda: self._load_links(url))
+            return self._pages.get(url, lambda: self._local_page(folder, index, name))
+        return self._pages.get(url, lambda: self._cached_page(url, index, name))
 
     def _load_links(self, url: str) -> dict[str, list[File]]:
+        """Return the files of a find-links location, by the project that they may belong to."""
         local = self._local(url)
         files: Iterable[File]
         if local is not None:
@@ -314,17 +288,9 @@ class IndexClient:
                 target, url = self._page_path(index, name), path.as_uri()
                 page = stored.read(target, url)
                 if page is None or page.etag != validator:
-                    cut = pages.cut(path.read_bytes(), kind, url, name)
-                    header = Page(
-                        url,
-                        etag=validator,
-                        exists=True,
-                        location=url,
-                        index=index,
-                        form=cut.form,
-                        status=cut.status,
-                    )
-                    page = stored.write(target, header, cut.releases)
+                    form, status, releases = pages.cut(path.read_bytes(), kind, url, name)
+                    header = Page(url, validator, "", True, url, index, form, status)
+                    page = stored.write(target, header, releases)
                 return page
         return stored.NOTHING
 
@@ -338,10 +304,7 @@ class IndexClient:
         raise EnvironmentLacksError(msg, hint=hint)
 
     def _cached_page(self, url: str, index: str, name: str) -> StoredPage:
-        """Return a page from the cache if it is usable, else from its server.
-
-        `name` is the project; empty for a page with links to files of any project.
-        """
+        """Return a page from the cache if it is usable, else from its server; one with links if no `name`."""
         path = self._page_path(index, name)
         page = stored.read(path, url)
         if page is not None and self._may_use(page.age):
@@ -349,9 +312,7 @@ class IndexClient:
                 self._warn(path.stem, page.age)
             return page
         if self._offline:
-            what = f"project {name}" if name else "page"
-            msg = f"The {what} on {index} is not in the cache, and --offline is set."
-            raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
+            raise _not_cached(f"project {name}" if name else "page", index)
         page = self._requested_page(path, url, index, name, page)
         self._count_reply()
         return page
@@ -360,11 +321,7 @@ class IndexClient:
         self, path: Path, url: str, index: str, name: str, page: StoredPage | None
     ) -> StoredPage:
         """Request a page from its server, conditionally if the cache has an old copy."""
-        headers = {"Accept": pages.ACCEPT}
-        if page is not None and page.etag:
-            headers["If-None-Match"] = page.etag
-        if page is not None and page.modified:
-            headers["If-Modified-Since"] = page.modified
+        headers = {"Accept": pages.ACCEPT, **stored.conditions(page)}
         reply, content = self._get(url, headers, index, name, is_cached=page is not None)
         if reply.status_code == 304 and page is not None:  # noqa: PLR2004  unchanged
             with suppress(OSError):  # the cache may be read-only
@@ -419,12 +376,12 @@ class IndexClient:
                 "version (NAME==VERSION), or check the index."
             )
             raise SourceError(msg, hint=hint)
-        started, before = time.monotonic(), received.bytes
+        started, before = time.monotonic(), received()
         try:
             yield
         finally:
             spent[0] += time.monotonic() - started
-            spent[1] += received.bytes - before
+            spent[1] += received() - before
 
     def _load_metadata(self, file: File) -> Metadata | None:
         local = self._local(file.url)
@@ -442,12 +399,7 @@ class IndexClient:
         from builders.index_client.metadata import read
 
         try:
-            if local is None:
-                with self._limited(pages.projects_in(file.name)[0] if file.index else ""):
-                    metadata = read(file, None, self.transport)
-                self._count_reply()
-            else:
-                metadata = read(file, local, self.transport)
+            metadata = self._read(read, file, local)
         except SourceError as error:
             if error.__cause__:  # else a limit is reached
                 failure = (error.message, error.hint, str(error.__cause__))
@@ -455,6 +407,14 @@ class IndexClient:
             raise
         stored.replace(path, _metadata_encoder.encode(() if metadata is None else metadata))
         return metadata
+
+    def _read(self, read: Callable[[File, Path | None, Transport], T], file: File, local: Path | None) -> T:
+        if local is not None:
+            return read(file, local, self.transport)
+        with self._limited(pages.projects_in(file.name)[0] if file.index else ""):
+            result = read(file, None, self.transport)
+        self._count_reply()
+        return result
 
     @property
     def transport(self) -> Transport:
@@ -478,7 +438,6 @@ class IndexClient:
         return self._directories[index] / f"{name or 'links'}.msgpack"
 
     def _is_usable(self, path: Path) -> bool:
-        """Return whether a cached page may be used without a request."""
         age = stored.age(path)
         return age is not None and self._may_use(age)
 
@@ -489,7 +448,6 @@ class IndexClient:
         self._reporter.progress(done=next(self._replies), unit="replies")
 
     def _warn(self, name: str, age: float) -> None:
-        """Warn once that an old page is used."""
         if self._warned.is_set():
             return
         self._warned.set()
@@ -511,31 +469,17 @@ def _cached_metadata(path: Path, file: File) -> Metadata | tuple[str, ...] | Non
 
 
 def _raise_cached(cached: tuple[str, ...] | None, file: File) -> None:
-    """Repeat the failure of an earlier request. Only --offline does so: the server may be repaired.
-
-    Raise `EnvironmentLacksError` if there was no earlier request; `SourceError` if the metadata was broken.
-    """
+    """Repeat the failure of an earlier request; only --offline does so, since the server may be repaired."""
     if cached is None:
-        msg = f"The metadata of {file.name} on {file.index} is not in the cache, and --offline is set."
-        raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
+        raise _not_cached(f"metadata of {file.name}", file.index)
     if cached:
         message, hint, cause = cached
         raise SourceError(message, hint=hint) from ValueError(cause)
 
 
-class _Part(Protocol):
-    """A project on one index, at one find-links location, or with the release of a direct reference."""
-
-    @property
-    def exists(self) -> bool: ...
-
-    @property
-    def status(self) -> str: ...
-
-    @property
-    def versions(self) -> Sequence[str]: ...
-
-    def files(self, number: int) -> Sequence[File]: ...
+def _not_cached(what: str, index: str) -> EnvironmentLacksError:
+    msg = f"The {what} on {index} is not in the cache, and --offline is set."
+    return EnvironmentLacksError(msg, hint=OFFLINE_HINT)
 
 
 class _ListedReleases:
@@ -552,11 +496,12 @@ class _ListedReleases:
         return self._files[number]
 
 
-class _Release:
-    """A version on one or more indexes; its files are read when they are needed.
+_Part = StoredPage | _ListedReleases
+"""A project on one index, at one find-links location, or with the release of a direct reference."""
 
-    `part` is the first part that has the version, `number` the position of the version there.
-    """
+
+class _Release:
+    """A version on one or more indexes; its files are read when they are needed, first those of `part`."""
 
     __slots__ = ("_files", "_number", "_others", "_part", "version")
 

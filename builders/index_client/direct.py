@@ -43,14 +43,13 @@ _FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """The cached facts about a direct reference."""
+    """The cached facts about a direct reference, with validators for a conditional request."""
 
     url: str
     file: File
     metadata: Metadata
     etag: str = ""
     modified: str = ""
-    """Validators for a conditional request."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -60,9 +59,8 @@ _decoder = msgspec.msgpack.Decoder(Reference)
 class DirectReader:
     """Read the distributions that direct references name.
 
-    A remote file is downloaded to the path where ``matrix fetch`` keeps it, so that the lock has its hash.
-    `fresh_for` is the number of seconds for which a URL without a hash, a branch or a tag is used without a
-    request. `mirrors` maps URL prefixes to their replacement; the longest match wins.
+    A remote file is downloaded to the path where ``matrix fetch`` keeps it, so that the lock has its hash. A
+    URL without a hash, a branch or a tag is used without a request for `fresh_for` seconds.
     """
 
     def __init__(
@@ -108,11 +106,7 @@ class DirectReader:
         if known and (self._offline or "sha256" in options or self._is_fresh(record)):
             return known
         self._refuse_offline(url)
-        headers = {"Accept-Encoding": "identity"}
-        if known and known.etag:
-            headers["If-None-Match"] = known.etag
-        if known and known.modified:
-            headers["If-Modified-Since"] = known.modified
+        headers = {"Accept-Encoding": "identity", **stored.conditions(known)}
         location = url.partition("#")[0]
         target = cache_root() / "wheels" / "direct" / Path(unquote(urlsplit(location).path)).name
         try:
@@ -143,7 +137,6 @@ class DirectReader:
     def _of_file(
         self, name: str, url: str, path: Path, options: dict[str, str], *, filename: str = ""
     ) -> Reference:
-        """Read a wheel or an sdist."""
         from builders.index_client.metadata import from_sdist, from_wheel, top_files
 
         filename = filename or path.name

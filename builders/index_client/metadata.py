@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 
 from builders.constants import MISSING_CODES
 from builders.index_client.pages import projects_in, version_in
-from builders.network.transport import RequestError, TooLargeReplyError
+from builders.network.transport import LONG_TAIL, RequestError, TooLargeReplyError
 from builders.network.urls import NETWORK_HINT, without_password
 from builders.wheels.wheel import LARGEST_METADATA, DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, SourceError
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from resolver.indexes import File
 
 _LARGEST_SDIST = 100_000_000  # bytes of an sdist that is downloaded to read its metadata
+_WINDOW = 1 << 16  # bytes of a later request to a wheel
 _MOST_REQUIREMENTS = 5_000  # and extras; the largest known release has a fifth of this
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _RELEVANT = {"requires-dist", "provides-extra", "requires-python"}
@@ -42,17 +43,11 @@ _STATIC_SINCE = (2, 2)  # PEP 643
 
 
 def read(file: File, local: Path | None, transport: Transport) -> Metadata | None:
-    """Read the metadata of a file without running its code; return None if that is impossible.
+    """Read the metadata of a file (`local` if it is on this machine); None if its code would have to run.
 
-    `local` is the file itself if it is on this machine.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The server cannot be reached.
-    SourceError
-        The server does not have the file, or its metadata is broken or contradicts its name. Its
-        ``__cause__`` is the reason without the name of the file.
+    Raise `EnvironmentLacksError` if the server cannot be reached; `SourceError` if it does not have the file,
+    or the metadata is broken or contradicts the name. Its ``__cause__`` is the reason without the name of the
+    file.
     """
     where = f"{file.name} ({projects_in(file.name)[0]} on {file.index})" if file.index else file.name
     hint = "Exclude this version, or report the problem to the owners of the index."
@@ -88,12 +83,12 @@ def _read_remote(file: File, transport: Transport) -> Metadata | None:
                 raise
     if not file.name.endswith(".whl"):
         return _remote_sdist(file, transport)
-    remote = transport.remote_file(file.url)
+    remote = transport.remote_file(file.url, LONG_TAIL)
     if remote is None:
         return None
-    if isinstance(remote, io.BytesIO):
-        _check_hash("the file", hashlib.sha256(remote.getbuffer()), file.sha256)
-    return from_wheel(Path(file.name), cast("BinaryIO", remote))
+    if not remote.has_ranges:
+        _check_hash("the file", hashlib.sha256(remote.tail), file.sha256)
+    return from_wheel(Path(file.name), cast("BinaryIO", io.BufferedReader(remote, _WINDOW)))
 
 
 def _metadata_file(file: File, transport: Transport) -> Metadata:
@@ -116,8 +111,7 @@ def _remote_sdist(file: File, transport: Transport) -> Metadata | None:
 def downloaded(file: File, transport: Transport, most: int) -> Iterator[BinaryIO]:
     """Download a file whose hash the index may list, for the time of the context.
 
-    Raise `TooLargeReplyError` if it has more than `most` bytes; `RequestError` if the server cannot be
-    reached, or does not have it; `DamagedError` if it has another hash.
+    Raise `TooLargeReplyError` if it has more than `most` bytes; `DamagedError` if it has another hash.
     """
     digest = hashlib.sha256()
     with tempfile.TemporaryFile(prefix="matrix-") as content:
@@ -131,25 +125,19 @@ def downloaded(file: File, transport: Transport, most: int) -> Iterator[BinaryIO
 
 def _check_hash(what: str, digest: hashlib._Hash, expected: str) -> None:
     if expected and digest.hexdigest() != expected:
-        msg = f"{what} has the SHA-256 {digest.hexdigest()}, but the index lists {expected}"
-        raise DamagedError(msg)
+        raise DamagedError(f"{what} has the SHA-256 {digest.hexdigest()}, but the index lists {expected}")
 
 
 def parse(text: bytes, filename: str, source: str) -> Metadata:
-    """Parse core metadata, and compare it with the name of the file that it describes.
-
-    Raise `DamagedError` if the text is not core metadata, or contradicts the name of the file.
-    """
+    """Parse core metadata; raise `DamagedError` if it is none, or contradicts the name of its file."""
     blank = _BLANK_LINE.search(text)
     raw, _ = parse_email(text[: blank.start() + 1] if blank else text)
     name, version = raw.get("name", ""), raw.get("version", "")
     if not name or not version:
-        msg = f"{source} has no name or no version"
-        raise DamagedError(msg)
+        raise DamagedError(f"{source} has no name or no version")
     parsed = version_or_none(version)
     if parsed is None or parsed != version_or_none(version_in(filename, canonicalize_name(name)) or ""):
-        msg = f"{source} belongs to {name} {version}"
-        raise DamagedError(msg)
+        raise DamagedError(f"{source} belongs to {name} {version}")
     count = len(raw.get("requires_dist", ())) + len(raw.get("provides_extra", ()))
     if count > _MOST_REQUIREMENTS:
         msg = f"{source} has {count} requirements and extras, and the limit is {_MOST_REQUIREMENTS}"
@@ -167,12 +155,7 @@ def parse(text: bytes, filename: str, source: str) -> Metadata:
 
 
 def from_wheel(path: Path, file: BinaryIO | None = None) -> Metadata:
-    """Read the metadata inside a wheel.
-
-    `file` is the content of the wheel if it is not a local file.
-
-    Raise `DamagedError` if the file is not a wheel, or its metadata contradicts its name.
-    """
+    """Read the metadata inside a wheel, whose content is `file` if it is not a local file."""
     with WheelReader(path, file) as wheel:
         member = wheel.metadata_member("METADATA")
         if member is None or member.file_size > LARGEST_METADATA:
@@ -185,8 +168,6 @@ def from_sdist(filename: str, content: BinaryIO) -> Metadata | None:
     """Read the PKG-INFO of an sdist; return None if the sdist has none.
 
     If it is not static and lists no requirements, the requirements in setuptools's requires.txt are used.
-
-    Raise `DamagedError` if the file is not an archive, or its metadata is broken or contradicts its name.
     """
     names = projects_in(filename)
     metadata: Metadata | None = None
@@ -208,10 +189,7 @@ def from_sdist(filename: str, content: BinaryIO) -> Metadata | None:
 def top_files(
     filename: str, content: BinaryIO, subdirectory: str, names: Collection[str]
 ) -> dict[str, bytes]:
-    """Return the files of some names in the top directory of an archive, or in a directory below it.
-
-    Raise `DamagedError` if the file is not an archive.
-    """
+    """Return the files of some names in the top directory of an archive, or in a directory below it."""
     below = PurePosixPath(subdirectory).parts
 
     def is_wanted(path: PurePosixPath) -> bool:
@@ -223,10 +201,7 @@ def top_files(
 def matching_files(
     filename: str, content: BinaryIO, is_wanted: Callable[[PurePosixPath], bool]
 ) -> Iterator[tuple[PurePosixPath, bytes]]:
-    """Yield the files of an archive that are wanted and not too large, with their paths.
-
-    Raise `DamagedError` if the file is not an archive.
-    """
+    """Yield the wanted files of an archive that are not too large; raise `DamagedError` if it is none."""
     with _explain_damage():
         yield from _members(filename, content, is_wanted)
 
@@ -236,10 +211,6 @@ def parse_requires_txt(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
     A section is named by an extra, a marker, or both: ``[extra]``, ``[:marker]``, ``[extra:marker]``.
 
-    Raise `DamagedError` if a requirement or a marker is not valid.
-
-    Examples
-    --------
     >>> parse_requires_txt("six\n\n[Test:python_version < '3.12']\npytest>=7")
     (('six', 'pytest>=7; python_version < "3.12" and extra == "test"'), ('test',))
     """
@@ -270,14 +241,12 @@ def _explain_damage() -> Iterator[None]:
     try:
         yield
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
-        msg = f"its archive cannot be read ({error})"
-        raise DamagedError(msg) from None
+        raise DamagedError(f"its archive cannot be read ({error})") from None
 
 
 def _members(
     filename: str, content: BinaryIO, is_wanted: Callable[[PurePosixPath], bool]
 ) -> Iterator[tuple[PurePosixPath, bytes]]:
-    """Yield the members of an archive that are wanted and not too large."""
     if filename.endswith(".zip"):
         with zipfile.ZipFile(content) as files:
             for info in files.infolist():

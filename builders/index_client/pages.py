@@ -1,7 +1,9 @@
 """Pages of package indexes, as servers send them.
 
-A page is JSON (PEP 691, PEP 700) or HTML (PEP 503), with the keys or attributes of PEP 592 (yanked),
-PEP 658 and PEP 714 (metadata files), PEP 792 (project status) and ``requires-python``.
+A page is JSON (PEP 691, PEP 700) or HTML (PEP 503), with the keys or attributes of PEP 592 (yanked), PEP 658
+and PEP 714 (metadata files), PEP 792 (project status) and ``requires-python``. HTML is read in time that
+grows with the size of the page: `html.parser` takes 17 seconds for 40 kB of unfinished tags (Python 3.11),
+and fails for some declarations.
 """
 
 from __future__ import annotations
@@ -9,19 +11,19 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 from urllib.parse import unquote, urljoin
 
 import msgspec
 from packaging.version import Version
 
-from builders.index_client.html import read_html, unescape
 from resolver.indexes import File
 from resolver.requirements import normalize_name
 from resolver.versions import version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
 
 Form = Literal["json", "html"]
 ACTIVE = "active"
@@ -40,29 +42,107 @@ _NO_ATTRIBUTES: dict[str, str] = {}
 _OTHER_SYSTEMS = ("win", "macosx", "ios", "android")
 _META = r"""<meta\s+name="pypi:([a-z-]+)"\s+content="([^"<>]*)"\s*/?>"""
 
+_NAME = re.compile(r"[a-zA-Z][^\s/>]*")
+_HTML_ATTRIBUTE = re.compile(r"[\s/]*([^\s/>=]+)(?:\s*(=)\s*)?")
+_UNQUOTED = re.compile(r"[^\s>]*")
+_TEXT_ONLY = {
+    name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style", "textarea", "title")
+}
+"""Elements that contain no tags, and where they end."""
+_MOST_DIGITS = re.compile(r"&#\d{8,};?")
+
+
+def read_html(text: str) -> tuple[str, dict[str, str], list[dict[str, str]]]:
+    """Return the URL of the first ``<base>``, the ``<meta>`` elements, and the attributes of each link.
+
+    In a malformed page, what cannot be a tag is text, and an unfinished tag ends the page.
+    """
+    base = ""
+    meta: dict[str, str] = {}
+    links = []
+    for name, attributes in _tags(text):
+        if name == "a" and "href" in attributes:
+            links.append(attributes)
+        elif name == "base" and not base:
+            base = attributes.get("href", "")
+        elif name == "meta" and "name" in attributes:
+            meta.setdefault(attributes["name"].lower(), attributes.get("content", ""))
+    return base, meta, links
+
+
+def unescape(text: str) -> str:
+    """Replace character references; those with too many digits for a character are left as they are."""
+    if "&" not in text or _MOST_DIGITS.search(text):
+        return text
+    import html  # most pages are JSON
+
+    return html.unescape(text)
+
+
+def _tags(text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    at = text.find("<")
+    while at >= 0:
+        if text.startswith("<!--", at):
+            end = text.find("-->", at + 4) + 2
+        elif text.startswith(("<!", "<?", "</"), at):
+            end = text.find(">", at)
+        elif name := _NAME.match(text, at + 1):
+            end, attributes = _attributes(text, name.end())
+            tag = name[0].lower()
+            if end > at:
+                yield tag, attributes
+            if end > at and tag in _TEXT_ONLY:
+                closing = _TEXT_ONLY[tag].search(text, end)
+                end = closing.start() - 1 if closing else -1
+        else:
+            end = at
+        if end < at:
+            return
+        at = text.find("<", end + 1)
+
+
+def _attributes(text: str, at: int) -> tuple[int, dict[str, str]]:
+    """Return the position of the end of a tag, or -1 if it has none, and the attributes of the tag."""
+    attributes: dict[str, str] = {}
+    while match := _HTML_ATTRIBUTE.match(text, at):
+        at, value = match.end(), ""
+        if match[2] and (quote := text[at : at + 1]) in {'"', "'"}:
+            end = text.find(quote, at + 1)
+            if end < 0:
+                return -1, {}
+            value, at = text[at + 1 : end], end + 1
+        elif match[2] and (unquoted := _UNQUOTED.match(text, at)):
+            value, at = unquoted[0], unquoted.end()
+        attributes.setdefault(match[1].lower(), unescape(value))
+    return text.find(">", at), attributes
+
 
 class PageError(ValueError):
     """A page cannot be used; the message is a clause without a full stop."""
 
 
-class _Hashes(msgspec.Struct, frozen=True, gc=False):
+class Hashes(msgspec.Struct, frozen=True, gc=False):
+    """Hashes of a file. A struct, because thousands of small dicts are slower to read and write."""
+
     sha256: str = ""
 
 
 class _JsonFile(msgspec.Struct, rename="kebab", gc=False):
     filename: str
     url: str
-    hashes: _Hashes = _Hashes()
+    hashes: Hashes = Hashes()
     size: int | None = None
     upload_time: str | None = None
     requires_python: str | None = None
     yanked: str | bool | None = False
-    core_metadata: _Hashes | bool | None = None
-    data_dist_info_metadata: _Hashes | bool | None = None
-    dist_info_metadata: _Hashes | bool | None = None
+    core_metadata: Hashes | bool | None = None
+    data_dist_info_metadata: Hashes | bool | None = None
+    dist_info_metadata: Hashes | bool | None = None
 
 
-class _Meta(msgspec.Struct, frozen=True, rename="kebab"):
+class PageMeta(msgspec.Struct, frozen=True, rename="kebab"):
+    """The version of the API that a page follows."""
+
     api_version: str = "1.0"
 
 
@@ -71,8 +151,10 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class _JsonPage(msgspec.Struct, Generic[T], rename="kebab"):
+    """The keys of a page that are used; what a server writes into others does not matter."""
+
     files: list[T]
-    meta: _Meta = _Meta()
+    meta: PageMeta = PageMeta()
     project_status: _Status = _Status()
 
 
@@ -96,31 +178,16 @@ _files_decoder = msgspec.json.Decoder(list[_JsonFile])
 _rows_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-class Cut(NamedTuple):
-    """A page cut into the releases of a project, whose files are parsed when they are needed.
+def cut(
+    content: bytes, content_type: str, url: str, project: str
+) -> tuple[Form, str, list[tuple[str, bytes]]]:
+    """Cut a page into the releases of a project, whose files are parsed when they are needed.
 
-    Attributes
-    ----------
-    form
-        The format of the parts.
-    status
-        The status of the project.
-    releases
-        Versions, newest first, and the part of the page about each.
-    """
-
-    form: Form
-    status: str
-    releases: list[tuple[str, bytes]]
-
-
-def cut(content: bytes, content_type: str, url: str, project: str) -> Cut:
-    """Cut a page into releases.
-
-    Files of other projects, and those with an invalid name or version, are skipped. Wheels for systems other
-    than Linux, which are most files of some projects, are skipped as well, but their versions are kept.
-    `content_type` is as the server declares it. `project` is normalized; if it is empty, all files are in one
-    release with an empty version.
+    Return the format of the parts, the status of the project, and its versions, newest first, with the part
+    of the page about each. Files of other projects, and those with an invalid name or version, are skipped.
+    Wheels for systems other than Linux, which are most files of some projects, are skipped as well, but their
+    versions are kept. `project` is normalized; if it is empty, all files are in one release with an empty
+    version.
 
     Raise `PageError` if the content is not a page of a package index.
     """
@@ -130,14 +197,13 @@ def cut(content: bytes, content_type: str, url: str, project: str) -> Cut:
     elif kind.endswith(("/html", "+html", "/xhtml+xml")):
         form, status, parts = _cut_html(content, url)
     else:
-        msg = f"its content type is {kind or 'missing'}, neither JSON nor HTML"
-        raise PageError(msg)
+        raise PageError(f"its content type is {kind or 'missing'}, neither JSON nor HTML")
     versions = by_version(parts, project) if project else [("", [part for _, part in parts])]
     if status == _QUARANTINED:
         versions = []
     elif form == "json":
-        return Cut(form, status, [(version, b"[%s]" % b",".join(rows)) for version, rows in versions])
-    return Cut(form, status, [(version, _END.join(rows)) for version, rows in versions])
+        return form, status, [(version, b"[%s]" % b",".join(rows)) for version, rows in versions]
+    return form, status, [(version, _END.join(rows)) for version, rows in versions]
 
 
 def _is_json(content_type: str) -> bool:
@@ -145,10 +211,7 @@ def _is_json(content_type: str) -> bool:
 
 
 def projects(content: bytes, content_type: str) -> list[str]:
-    """Return the names of the projects on the first page of an index.
-
-    Raise `PageError` if the content is not a page of a package index.
-    """
+    """Return the projects on the first page of an index; raise `PageError` if it is none."""
     if _is_json(content_type):
         try:
             return [row.name for row in _projects_decoder.decode(content).projects]
@@ -160,10 +223,7 @@ def projects(content: bytes, content_type: str) -> list[str]:
 
 
 def files(part: bytes, form: Form, url: str, index: str) -> tuple[File, ...]:
-    """Return the files in a part of a page, wheels first.
-
-    Relative links are resolved against `url`, the URL of the page. `index` is the `File.index` of the files.
-    """
+    """Return the files in a part of the page at `url`, wheels first; `index` is that of the files."""
     listed = _json_files(part, url, index) if form == "json" else _html_files(part, url, index)
     is_local = url.startswith("file:")
     by_name: dict[str, File] = {}
@@ -179,10 +239,7 @@ def wheels_first(file: File) -> tuple[bool, str]:
 
 
 def by_version(parts: Iterable[tuple[str, T]], project: str) -> list[tuple[str, list[T]]]:
-    """Return the versions of a project, newest first, each with its values.
-
-    `parts` are file names, each with an arbitrary value.
-    """
+    """Return the versions of a project, newest first, each with the values that belong to its file names."""
     by_text: dict[str, list[T]] = {}
     is_ours = lru_cache(maxsize=None)(partial(_is_name, project=project))
     for name, part in parts:
@@ -221,18 +278,12 @@ def _is_for_others(ending: str) -> bool:
 
 
 def version_in(filename: str, project: str) -> str | None:
-    """Return the version in the name of a wheel or sdist; None if the file is not of that project.
+    """Return the version in the name of a wheel or sdist; None if it is not of that (normalized) project.
 
-    `project` is normalized.
-
-    Examples
-    --------
     >>> version_in("Flash_Attn-2.8.3+rocm6.4-cp312-cp312-linux_x86_64.whl", "flash-attn")
     '2.8.3+rocm6.4'
-    >>> version_in("python-dateutil-2.9.tar.gz", "python-dateutil")
-    '2.9'
-    >>> version_in("python-dateutil-2.9.tar.gz", "python")
-    'dateutil-2.9'
+    >>> [version_in("python-dateutil-2.9.tar.gz", project) for project in ("python-dateutil", "python")]
+    ['2.9', 'dateutil-2.9']
     """
     if filename.endswith(".whl"):
         parts = filename[:-4].split("-")
@@ -256,8 +307,6 @@ def version_in(filename: str, project: str) -> str | None:
 def projects_in(filename: str) -> list[str]:
     """Return the normalized names of the projects that a file may belong to.
 
-    Examples
-    --------
     >>> projects_in("torch_scatter-2.1-cp312-cp312-linux_x86_64.whl")
     ['torch-scatter']
     >>> projects_in("python-dateutil-2.9.tar.gz")
@@ -288,8 +337,7 @@ def _cut_json(content: bytes) -> tuple[Form, str, Sequence[tuple[str, bytes | ms
                 raise
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        msg = f"it is not valid JSON of a package index ({reason})"
-        raise PageError(msg) from None
+        raise PageError(f"it is not valid JSON of a package index ({reason})") from None
     _check_api(page.meta.api_version)
     return "json", page.project_status.status, parts
 
@@ -316,7 +364,7 @@ def _json_files(part: bytes, url: str, index: str) -> Iterator[File]:
             metadata = row.data_dist_info_metadata
         if metadata is None:
             metadata = row.dist_info_metadata
-        hashed = isinstance(metadata, _Hashes)
+        hashed = isinstance(metadata, Hashes)
         yanked = row.yanked
         yield File(
             row.filename,
@@ -328,7 +376,7 @@ def _json_files(part: bytes, url: str, index: str) -> Iterator[File]:
             row.upload_time or "",
             yanked if isinstance(yanked, str) and yanked else "" if yanked is True else None,
             hashed or metadata is True,
-            _digest(metadata.sha256) if isinstance(metadata, _Hashes) else "",
+            _digest(metadata.sha256) if isinstance(metadata, Hashes) else "",
         )
 
 
@@ -347,10 +395,7 @@ def _cut_html(content: bytes, url: str) -> tuple[Form, str, Sequence[tuple[str, 
 
 
 def _linked_name(piece: bytes) -> str:
-    """Return the name of the linked file, which is usually the text of the link (PEP 503).
-
-    `piece` ends with a link, without ``</a>``.
-    """
+    """Return the name of the file that a piece links to: usually the text of the link, its end (PEP 503)."""
     start = piece.rfind(b">") + 1
     if piece.find(b"/" + piece[start:], 0, start) >= 0:
         return piece[start:].decode("utf-8", "replace")
@@ -364,10 +409,7 @@ def _last_segment(location: str) -> str:
 
 
 def _html_files(part: bytes, url: str, index: str) -> list[File]:
-    """Return the files of links, usually ``<a href="URL" NAME="VALUE" ...>`` in lower case.
-
-    This takes a tenth of the time that an HTML parser takes.
-    """
+    """Return the files of links, usually ``<a href="URL" NAME="VALUE">``, ten times faster than a parser."""
     resolve = _resolver(url)
     decoded = lru_cache(unescape)
     files: list[File] = []
@@ -406,7 +448,6 @@ def _html_files(part: bytes, url: str, index: str) -> list[File]:
 
 
 def _parse_unusual_html(text: str, url: str) -> list[_JsonFile]:
-    """Parse HTML in an unusual form; this takes longer."""
     base, meta, links = read_html(text)
     _check_api(meta.get("pypi:repository-version", "1.0"))
     resolve = _resolver(_resolver(url)(base))
@@ -422,11 +463,11 @@ def _parse_unusual_html(text: str, url: str) -> list[_JsonFile]:
                 _JsonFile(
                     name,
                     resolve(location),
-                    _Hashes(_sha256(fragment)),
+                    Hashes(_sha256(fragment)),
                     upload_time=get("data-upload-time"),
                     requires_python=get("data-requires-python"),
                     yanked=yanked or yanked is not None,
-                    core_metadata=_Hashes(_sha256(metadata))
+                    core_metadata=Hashes(_sha256(metadata))
                     if metadata and metadata != "false"
                     else metadata == "",
                 )
@@ -436,8 +477,7 @@ def _parse_unusual_html(text: str, url: str) -> list[_JsonFile]:
 
 def _check_api(version: str) -> None:
     if version.partition(".")[0] != "1":
-        msg = f"it has version {version} of the API, and only versions 1.x are known"
-        raise PageError(msg)
+        raise PageError(f"it has version {version} of the API, and only versions 1.x are known")
 
 
 def _sha256(text: str) -> str:

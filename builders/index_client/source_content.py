@@ -13,6 +13,7 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from builders.gpu import SIGN
 from builders.gpu.content import (
     FOR_HIP,
     KERNELS,
@@ -24,10 +25,8 @@ from builders.gpu.content import (
     only_raises,
     read_start,
 )
-from builders.gpu.signs import SIGN
 from builders.index_client.metadata import downloaded, matching_files
-from builders.network.remote_wheel import RemoteWheel, request_failed
-from builders.network.transport import RequestError, TooLargeReplyError
+from builders.network.transport import SHORT_TAIL, RequestError, TooLargeReplyError, request_failed
 from builders.wheels.wheel import DamagedError
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import Content
@@ -45,31 +44,28 @@ _PACKAGE = re.compile(r"(?:src/)?\w+/__init__\.py")
 _REQUIRES = re.compile(r"install_requires|dependencies|urlretrieve")
 """Words of build scripts of a distribution that has its code elsewhere."""
 _NVIDIA_INDEX = re.compile(r"pypi\.(?:ngc\.)?nvidia\.com")
-
-
 _LARGEST_SOURCE = 20_000_000  # bytes of an sdist, which is read as a whole
+_UNREAD = Content("", "there is no wheel, and the source was not read")
+"""The content of a commit and of a large sdist."""
 
 
 def read(file: File, local: Path | None, transport: Transport) -> Content | None:
-    """Read a wheel as far as the limits of `builders.gpu.content` allow, or a small sdist.
-
-    `local` is the file itself if it is on this machine.
-    """
-    if not file.name.endswith(".whl"):
-        return _source(file, local, transport)
-
+    """Read a wheel as far as `builders.gpu.content` allows, or a small sdist; `local` is it if it is here."""
+    is_wheel = file.name.endswith(".whl")
+    if not is_wheel and (not file.name.endswith((".tar.gz", ".zip")) or file.size > _LARGEST_SOURCE):
+        return _UNREAD
     where = f"{file.name} on {file.index}" if file.index else file.name
     try:
-        if local is not None:
-            with local.open("rb") as content:
-                return read_start(file.name, content)
-        remote = RemoteWheel(transport, file.url)
-        return read_start(file.name, cast("BinaryIO", io.BufferedReader(remote)), remote.expect)
+        if local is None:
+            return _remote_wheel(file, transport) if is_wheel else _remote_source(file, transport)
+        with local.open("rb") as content:
+            return read_start(file.name, content) if is_wheel else read_source(file.name, content)
     except DamagedError as error:
+        msg = f"{where} {'is not a valid wheel' if is_wheel else 'cannot be read'}: {error}."
         hint = "Exclude this version, or report the problem to the owners of the index."
-        raise SourceError(f"{where} is not a valid wheel: {error}.", hint=hint) from None
-    except io.UnsupportedOperation:
-        return Content("", "the wheel, which its server sends only as a whole")
+        raise SourceError(msg, hint=hint) from None
+    except RequestError as error:
+        raise request_failed(file.url, error) from None
     except FileNotFoundError as error:
         raise SourceError(f"{where} cannot be read: {error}.", hint="Check the index.") from None
     except OSError as error:
@@ -77,35 +73,23 @@ def read(file: File, local: Path | None, transport: Transport) -> Content | None
         raise EnvironmentLacksError(msg, hint="Check the free space and the permissions.") from None
 
 
-def _source(file: File, local: Path | None, transport: Transport) -> Content | None:
-    """Read an sdist; a commit and a large sdist are not read."""
-    unread = Content("", "there is no wheel, and the source was not read")
-    if not file.name.endswith((".tar.gz", ".zip")) or file.size > _LARGEST_SOURCE:
-        return unread
-    where = f"{file.name} on {file.index}" if file.index else file.name
+def _remote_wheel(file: File, transport: Transport) -> Content | None:
+    remote = transport.remote_file(file.url, SHORT_TAIL)
+    if remote is None:
+        return Content("", "the wheel, which its server sends only as a whole")
+    return read_start(file.name, cast("BinaryIO", io.BufferedReader(remote)), remote.expect)
+
+
+def _remote_source(file: File, transport: Transport) -> Content | None:
     try:
-        if local is not None:
-            with local.open("rb") as content:
-                return read_source(file.name, content)
         with downloaded(file, transport, _LARGEST_SOURCE) as content:
             return read_source(file.name, content)
     except TooLargeReplyError:
-        return unread
-    except DamagedError as error:
-        hint = "Exclude this version, or report the problem to the owners of the index."
-        raise SourceError(f"{where} cannot be read: {error}.", hint=hint) from None
-    except RequestError as error:
-        raise request_failed(file.url, error) from None
-    except OSError as error:
-        msg = f"{where} cannot be read: {error}."
-        raise EnvironmentLacksError(msg, hint="Check the free space and the permissions.") from None
+        return _UNREAD
 
 
 def read_source(filename: str, content: BinaryIO) -> Content | None:
-    """Return what an sdist contains; None if it has nothing to compile, and nothing names a GPU.
-
-    Raise `DamagedError` if the file is not an archive.
-    """
+    """Return what an sdist contains; None if it has nothing to compile, and nothing names a GPU."""
     compiled: list[str] = []
     is_small = content.seek(0, io.SEEK_END) < LARGEST_PLACEHOLDER
     content.seek(0)

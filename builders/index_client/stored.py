@@ -19,6 +19,7 @@ from builders.index_client.pages import ACTIVE, Form
 from builders.storage.files import temporary_sibling
 
 if TYPE_CHECKING:
+    from builders.index_client.direct import Reference
     from resolver.indexes import File
 
 _TOKEN = 16  # random bytes at the beginning, which differ in a replaced file
@@ -41,12 +42,10 @@ class Page(msgspec.Struct, array_like=True, gc=False):
     """URL of the page after redirects."""
     index: str = ""
     form: Form = "json"
-    """The format of the releases."""
     status: str = ACTIVE
     versions: list[str] = []
-    """Newest first."""
+    """The versions, newest first; `sizes` has the number of bytes about each."""
     sizes: list[int] = []
-    """The number of bytes about each version."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -54,13 +53,7 @@ _page_decoder = msgspec.msgpack.Decoder(Page)
 
 
 class StoredPage:
-    """A page in the cache; the other attributes are those of `Page`.
-
-    Attributes
-    ----------
-    age
-        Age in seconds when the page was read from the cache.
-    """
+    """A page in the cache, and its age in seconds when it was read; for the rest see `Page`."""
 
     __slots__ = (
         "_head", "_page", "_path", "_start", "_window",
@@ -117,10 +110,7 @@ NOTHING = StoredPage(Path(), b"", Page(""), 0)
 
 
 def write(path: Path, page: Page, releases: list[tuple[str, bytes]]) -> StoredPage:
-    """Replace a page in the cache; a damaged file counts as missing, so it is not flushed to disk.
-
-    `releases` are the versions, newest first, and the part of the page about each.
-    """
+    """Replace a page in the cache; a damaged file counts as missing, so it is not flushed to disk."""
     page.versions = [version for version, _ in releases]
     page.sizes = [len(part) for _, part in releases]
     header = _encoder.encode(page)
@@ -148,10 +138,7 @@ def read(path: Path, url: str) -> StoredPage | None:
 
 
 def replace(path: Path, content: bytes) -> bool:
-    """Replace a file of the cache atomically; return False if the cache is not writable, or full.
-
-    That is not an error: a cache may be read-only, and data that could not be stored is fetched again.
-    """
+    """Replace a file atomically; return whether the cache allows it, which may be read-only, or full."""
     try:
         with temporary_sibling(path) as temporary:
             temporary.write_bytes(content)
@@ -159,6 +146,12 @@ def replace(path: Path, content: bytes) -> bool:
     except OSError:
         return False
     return True
+
+
+def conditions(known: StoredPage | Reference | None) -> dict[str, str]:
+    """Return the headers with which a server replies only if what is known of a URL has changed."""
+    headers = {"If-None-Match": known.etag, "If-Modified-Since": known.modified} if known else {}
+    return {name: text for name, text in headers.items() if text}
 
 
 def age(path: Path) -> float | None:

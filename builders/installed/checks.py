@@ -15,9 +15,9 @@ from packaging.version import InvalidVersion
 
 from builders.audit import libraries, promises
 from builders.audit.contents import Expected, matches_any
-from builders.audit.kpack import ARCHIVE
-from builders.audit.network_plugin import interfaces
+from builders.audit.gpu_code import ARCHIVE
 from builders.audit.platform_tags import ROCM_LIBRARIES, TORCH_LIBRARIES
+from builders.audit.promises import interfaces
 from builders.findings import SEVERITIES, Finding, limited
 from builders.gpu.content import content_of_installed
 from builders.probe.ask import (
@@ -27,7 +27,6 @@ from builders.probe.ask import (
     Libraries,
     LibStdCxx,
     NetworkPlugin,
-    PipCheck,
     UserSite,
 )
 from builders.probe.environment import judge_listed
@@ -91,7 +90,6 @@ def findings_of(
 
 def _reply(installed: Installed) -> EnvironmentReply:
     """Return what was read in the form of a reply of the probe."""
-    lines = list(_unmet(installed))
     return EnvironmentReply(
         python=installed.python,
         executable="",
@@ -108,7 +106,7 @@ def _reply(installed: Installed) -> EnvironmentReply:
             )
             for site, contents in installed.distributions
         ],
-        pip_check=PipCheck(int(bool(lines)), lines),
+        pip_check=list(_unmet(installed)),
         user_site=UserSite(installed.python, _ignores_user_site(installed)),
         system_libstdcxx=LibStdCxx(),
         libraries=Libraries(

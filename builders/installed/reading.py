@@ -21,7 +21,7 @@ import msgspec
 
 from builders.audit.contents import OP_TABLE, SEPARATE_CODE, SHARED_OBJECT, Contents, Objects
 from builders.audit.elf import Budget, add_version
-from builders.audit.kpack import ARCHIVE
+from builders.audit.gpu_code import ARCHIVE
 from builders.audit.runtime_libraries import (
     LIBRARIES_WITH_SYMBOLS,
     LibraryProvider,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Mapping, Sequence  # msgspec reads the annotations at run time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from builders.containers.image import find_image, form_of, image_name
@@ -25,11 +23,12 @@ from resolver.facts.driver import identify_driver
 from resolver.versions import join_words, minor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from datetime import date
     from pathlib import Path
 
     from resolver.facts.catalog import Catalog
+    from resolver.model import Target
 
 
 _SINFO = ["sinfo", "--noheader", "--format", "%R|%l|%G"]
@@ -46,30 +45,19 @@ def site_name() -> str:
     return (match[1] if match else socket.gethostname().partition(".")[0]).lower()
 
 
-class Stated(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user states about a site, because this machine may not have it. It is not measured."""
-
-    backend: schema.Backend | None = None
-    gfx: Sequence[str] = ()
-    driver: str = ""
-    """A line of the driver table."""
-
-
-def learn_machine(
-    name: str, catalog: Catalog, today: date, images: Iterable[Path] = (), stated: Stated | None = None
-) -> LearnedFacts:
+def learn_machine(stated: Target, catalog: Catalog, images: Iterable[Path] = ()) -> LearnedFacts:
     """Return the rows of a site for this machine.
 
-    `images` are directories with base images. Inspecting an image may start a container. The `stated` facts
-    replace measurements.
+    `stated` has the name of the site, the day, and what the user states, which replaces measurements.
+    `images` are directories with base images. Inspecting an image may start a container.
     """
     learned = LearnedFacts()
-    machine = _Machine(name, catalog, today, learned.remarks, stated or Stated())
+    machine = _Machine(stated, catalog, learned.remarks)
     learned.rows += machine.rows()
     for folder in images:
         for path in _images_in(folder):
             try:
-                image = learn_image(path, catalog, today)
+                image = learn_image(path, catalog, stated.date)
             except MatrixError as error:
                 learned.remarks.append(f"{path} was left out. {error.message}")
                 continue
@@ -82,21 +70,19 @@ def learn_machine(
 class _Machine:
     """Create the rows of a site from the properties of this machine."""
 
-    def __init__(self, name: str, catalog: Catalog, today: date, remarks: list[str], stated: Stated) -> None:
+    def __init__(self, stated: Target, catalog: Catalog, remarks: list[str]) -> None:
         self._stated = stated
-        self._name = name
+        self._name = stated.site
         self._catalog = catalog
-        self._today = today
+        self._today = stated.date
         self._remarks = remarks
         self._host = socket.gethostname()
-        self._note = f"Read on {today.isoformat()}."
+        self._note = f"Read on {stated.date.isoformat()}."
 
     def rows(self) -> Iterator[schema.Row]:
         """Yield the site, its driver and its partitions."""
         partitions = _partitions()
-        # Whether a site has GPUs cannot be seen on a login node. Without a GPU architecture, every request
-        # asks for one; a site for CPUs would give wrong answers.
-        backend = self._stated.backend or "rocm"
+        backend = self._stated.backend
         if backend == "rocm":
             yield self._site(partitions)
             yield from self._driver(host.driver_version())

@@ -16,7 +16,7 @@ from builders.learning.source import SourceFacts, learn_source
 from builders.network.download import download
 from builders.network.git import Repository, fetch_git, is_commit, split_reference
 from builders.sources import Downloads, fetch_sdist, pack_directory, unpack_sdist, without_password
-from builders.sources.sdist import sdist_path
+from builders.sources.source import sdist_path
 from builders.storage.files import sha256_of
 from builders.storage.lease import TemporaryDirectory
 from resolver.compiling.choices import is_prerelease

@@ -31,8 +31,7 @@ from builders.audit.promises import bitsandbytes_hip, read_op_table
 from builders.containers.inspection import gcc_of
 from builders.gpu.content import content_of, rocm_of
 from builders.learning import LearnedFacts, merged
-from builders.network.remote_wheel import RemoteWheel, request_failed
-from builders.network.transport import RequestError
+from builders.network.transport import SHORT_TAIL, RequestError, request_failed
 from builders.network.urls import without_password
 from builders.storage.files import sha256_of
 from builders.storage.lease import TemporaryDirectory
@@ -86,7 +85,10 @@ def learn_wheel(path: Path, catalog: Catalog, today: date) -> LearnedFacts:
 def learn_published(file: File, catalog: Catalog, transport: Transport, today: date) -> LearnedFacts:
     """Learn from a wheel on a server whose SHA-256 is known; only parts of the wheel are fetched."""
     try:
-        remote = RemoteWheel(transport, file.url)
+        remote = transport.remote_file(file.url, SHORT_TAIL)
+        if remote is None:
+            msg = f"{without_password(file.url)} can only be fetched as a whole, and is too large for that."
+            raise EnvironmentLacksError(msg, hint="Download the wheel, and learn from the file.")
         with WheelReader(Path(file.name), cast("BinaryIO", io.BufferedReader(remote))) as wheel:
             selected = _selected(wheel)
             remote.expect(_compressed_parts(wheel, selected))
@@ -95,8 +97,8 @@ def learn_published(file: File, catalog: Catalog, transport: Transport, today: d
     except DamagedError as error:
         msg = f"{file.name} on {file.index or file.url} is not a valid wheel: {error}."
         raise SourceError(msg, hint="Report it to the maintainers of the index.") from None
-    except io.UnsupportedOperation as error:
-        raise EnvironmentLacksError(str(error), hint="Download the wheel, and learn from the file.") from None
+    except RequestError as error:
+        raise request_failed(file.url, error) from None
     size, read = remote.size, remote.fetched
     return learn_contents(contents, file.sha256, catalog, today, size=size, read=read, content=content)
 

@@ -17,8 +17,7 @@ from threading import Event, Lock
 from typing import IO, TYPE_CHECKING
 
 from builders.constants import MISSING_CODES
-from builders.network.pip_configuration import package_sources
-from builders.network.urls import NETWORK_HINT, local_path, mirrored, without_password
+from builders.network.urls import NETWORK_HINT, local_path, mirrored, package_sources, without_password
 from builders.storage.files import cache_root, create_file, flush, make_directories, make_read_only, sha256_of
 from builders.storage.io_errors import explain_cache_errors
 from builders.storage.lease import exclusive_lock
@@ -40,12 +39,7 @@ _PARTIAL_CONTENT = 206
 class Downloads:
     """The state that the downloads of a command share: connections, logins, mirrors, and hosts that are down.
 
-    Parameters
-    ----------
-    mirrors
-        Maps URL prefixes to their replacement.
-    reporter
-        Receives how many bytes were downloaded.
+    `mirrors` maps URL prefixes to their replacement; `reporter` receives how many bytes were downloaded.
     """
 
     def __init__(self, mirrors: Mapping[str, str], reporter: Reporter = SILENT) -> None:
@@ -66,7 +60,7 @@ class Downloads:
 
     @cached_property
     def transport(self) -> Transport:
-        """The connections; the logins are those of the configured indexes."""
+        """The connections, with the logins of the configured indexes."""
         from builders.network.transport import Transport
 
         sources = package_sources()
@@ -74,25 +68,11 @@ class Downloads:
 
 
 def download(url: str, target: Path, sha256: str, downloads: Downloads) -> None:
-    """Download a file into the cache unless it is there.
+    """Download a file to its final path in the cache unless it is there; a ``file`` URL is copied.
 
-    Parameters
-    ----------
-    url
-        URL of the file; a ``file`` URL is copied.
-    target
-        Its final path in the cache.
-    sha256
-        Its hash; empty if unknown. Without a hash, a partial download is not continued.
-
-    Raises
-    ------
-    MatrixError
-        The file has another hash. It is kept under a name that ends in ``.mismatch``.
-    SourceError
-        The file does not exist.
-    EnvironmentLacksError
-        The network is missing, or the cache is not writable.
+    Without a hash, a partial download is not continued. Raise `MatrixError` if the file has another hash: it
+    is kept under a name that ends in ``.mismatch``; `SourceError` if it does not exist;
+    `EnvironmentLacksError` if the network is missing, or the cache is not writable.
     """
     with explain_cache_errors(), _part_of(target) as part:
         if part is None:

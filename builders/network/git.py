@@ -7,8 +7,7 @@ fetched; ``git fsck`` checks a cached repository again before it is used.
 
 A checkout is written from the cached repositories directly (``git read-tree -u``). So it needs no network,
 and the source has no ``.git``: Apex and setuptools-scm would put data from it into the wheel,
-and flash-attn would try to fetch its submodules. `git submodule update` would clone each submodule once
-more for every build and leave such a ``.git``.
+and flash-attn would try to fetch its submodules.
 
 git does not read the user's configuration and never asks for a password. Proxies and certificates come
 from the usual variables, logins for https from ``~/.netrc``, for ssh from the agent.
@@ -106,12 +105,11 @@ class SourceTree(msgspec.Struct, frozen=True):
 
 
 class CachedCommit(msgspec.Struct, frozen=True):
-    """A pinned commit with its submodules, in the cache."""
+    """A pinned commit with its submodules, in the cache; `fetched` is whether the network was used."""
 
     trees: tuple[SourceTree, ...]
     """Outer repositories before their submodules."""
     fetched: bool
-    """Whether the network was used."""
 
     @property
     def repository(self) -> Repository:
@@ -130,7 +128,7 @@ class CachedCommit(msgspec.Struct, frozen=True):
         return sum(file.stat().st_size for folder in folders for file in folder.rglob("*") if file.is_file())
 
     def large_files(self) -> list[str]:
-        """Return the files whose content is on a Git LFS server; the repository has only pointers."""
+        """Return the files of which the repository has only pointers to a Git LFS server."""
         return [
             _join(tree.path, file)
             for tree in self.trees
@@ -138,28 +136,17 @@ class CachedCommit(msgspec.Struct, frozen=True):
         ]
 
     def checkout(self, directory: Path, log: Path) -> None:
-        """Write all files into a new directory. git's output goes to the log.
-
-        Raise `SourceError` if a file cannot be written, such as one whose name is too long.
-        """
+        """Write all files into a new directory; raise `SourceError` if one cannot be written."""
         directory.mkdir(parents=True)
         for tree in self.trees:
             tree.repository.checkout(tree.commit, directory / tree.path, log)
 
 
 def fetch_git(pin: Git, *, offline: bool = False, mirrors: Mapping[str, str] | None = None) -> CachedCommit:
-    """Return a pinned commit with its submodules, from the cache or from its server.
+    """Return a pinned commit with the submodules it selects, from the cache or from its server.
 
-    Parameters
-    ----------
-    pin
-        URL, commit and submodules (see `select_submodules`).
-    offline
-        Whether only the cache is used.
-    mirrors
-        Maps URL prefixes to their replacement, also for submodules.
-
-    Raise `SourceError` if there is no such commit or submodule, or the cached repository is damaged.
+    `mirrors` map URL prefixes to their replacement, also for submodules. Raise `SourceError` if there is no
+    such commit or submodule, or the cached repository is damaged.
     """
     trees: list[SourceTree] = []
     fetched = False
@@ -186,10 +173,9 @@ def fetch_git(pin: Git, *, offline: bool = False, mirrors: Mapping[str, str] | N
 
 
 class Repository(msgspec.Struct, frozen=True):
-    """The bare repository of a URL in the cache."""
+    """The bare repository of a URL, before mirrors are applied, in the cache."""
 
     url: str
-    """The URL in the catalog or in ``.gitmodules``, before mirrors are applied."""
 
     @property
     def path(self) -> Path:
@@ -205,8 +191,7 @@ class Repository(msgspec.Struct, frozen=True):
     def ensure(self, commit: str, mirrors: Mapping[str, str], *, offline: bool = False) -> bool:
         """Fetch a commit with all its files unless it is cached; return whether it was fetched.
 
-        Raise `SourceError` if there is no such repository or commit, it is not readable, or the cached
-        repository is damaged.
+        Raise `SourceError` if there is no such repository or commit, or the cached repository is damaged.
         """
         if not is_commit(commit):
             msg = f"{without_password(self.url)}: {commit!r} is not a full commit hash."
@@ -265,11 +250,8 @@ class Repository(msgspec.Struct, frozen=True):
         try:
             self._run([*_FETCH, *unshallow, "origin", *refs], url)
         except CommandError as error:
-            failure = _fetch_failure(error, url)
-            if failure is None:
-                message = _PASSWORD.sub("", error.message)
-                failure = SourceError(message, hint="Check that the URL is a git repository.")
-            raise failure from None
+            message, hint = _PASSWORD.sub("", error.message), "Check that the URL is a git repository."
+            raise _fetch_failure(error, url) or SourceError(message, hint=hint) from None
         if self._output("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}") is None:
             msg = f"{without_password(url)} has no commit {commit} on any branch or tag."
             raise SourceError(
@@ -278,9 +260,7 @@ class Repository(msgspec.Struct, frozen=True):
         self._run(["update-ref", _ref(commit), commit])
 
     def commit_of(self, ref: str, mirrors: Mapping[str, str]) -> str:
-        """Return the commit of a branch or tag on the server; `ref` itself if it is a commit.
-
-        An empty `ref` means the default branch.
+        """Return the commit of a branch or tag on the server, of the default branch (empty), or `ref` itself.
 
         Raise `SourceError` if there is no such repository, branch or tag.
         """
@@ -297,10 +277,7 @@ class Repository(msgspec.Struct, frozen=True):
         return commit
 
     def tags(self, mirrors: Mapping[str, str]) -> dict[str, str]:
-        """Return the tags of the server with their commits.
-
-        Raise `SourceError` if there is no such repository.
-        """
+        """Return the tags of the server with their commits; raise `SourceError` if there is none."""
         refs = self._remote_refs(["refs/tags/*"], mirrors)
         commits = {name: refs.get(f"{name}^{{}}", commit) for name, commit in refs.items()}
         return {
@@ -367,10 +344,7 @@ class Repository(msgspec.Struct, frozen=True):
         return [os.fsdecode(name).partition(":")[2] for name in listing.split(b"\0") if name]
 
     def checkout(self, commit: str, directory: Path, log: Path) -> None:
-        """Write the files of a commit into a directory.
-
-        Raise `SourceError` if the file system does not accept the name of a file.
-        """
+        """Write the files of a commit; raise `SourceError` if the file system does not accept a name."""
         directory.mkdir(exist_ok=True)
         index = directory.with_name(f"{directory.name}.git-index")
         command = ["git", f"--git-dir={self.path}", f"--work-tree={directory}"]
@@ -424,23 +398,10 @@ def select_submodules(
 ) -> dict[str, tuple[str, ...]]:
     """Return the path of each selected submodule, with the selection among its own submodules.
 
-    Parameters
-    ----------
-    selection
-        Submodules or directories. Each selects all submodules at or below it, recursively. A
-        path inside a submodule selects that part of the submodule.
-    present
-        Paths of the submodules that the commit has.
-    where
-        The repository, for messages.
+    Each word of the selection selects all submodules at or below it, recursively, or the part of the
+    submodule that it is in. `where` is the repository, for messages. Raise `SourceError` if a word selects
+    nothing.
 
-    Raises
-    ------
-    SourceError
-        The selection names a submodule that does not exist.
-
-    Examples
-    --------
     >>> select_submodules(["third_party"], ["third_party/ck", "csrc/cutlass"], "")
     {'third_party/ck': ('',)}
     >>> select_submodules(["3rdparty/aiter/3rdparty/ck"], ["3rdparty/aiter"], "")
@@ -469,8 +430,6 @@ def select_submodules(
 def submodule_url(url: str, parent: str) -> str:
     """Return the URL of a submodule; ``./`` and ``../`` are relative to the URL of its outer repository.
 
-    Examples
-    --------
     >>> submodule_url("../ck.git", "https://host/group/name")
     'https://host/group/ck.git'
     >>> submodule_url("git@host:group/ck.git", "https://host/group/name")
@@ -527,11 +486,8 @@ def require_git() -> None:
 def git_environment(url: str = "") -> dict[str, str]:
     """Return all environment variables of git.
 
-    Parameters
-    ----------
-    url
-        URL of the remote ``origin``. It may contain a password, so it must not be an argument of git, which
-        every user can read.
+    `url` is that of the remote ``origin``. It may have a password, so no argument of git, which all can read,
+    has it.
     """
     configuration = cache_root() / "git" / "gitconfig"
     if not configuration.exists() or configuration.read_text() != _CONFIGURATION:
@@ -551,11 +507,7 @@ def git_environment(url: str = "") -> dict[str, str]:
     if os.environ.get("SSH_AUTH_SOCK"):
         own["SSH_AUTH_SOCK"] = os.environ["SSH_AUTH_SOCK"]
     if url:
-        own |= {
-            "GIT_CONFIG_COUNT": "1",
-            "GIT_CONFIG_KEY_0": "remote.origin.url",
-            "GIT_CONFIG_VALUE_0": url,
-        }
+        own |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "remote.origin.url", "GIT_CONFIG_VALUE_0": url}
     return clean_environment(own, network=True)
 
 

@@ -1,4 +1,4 @@
-"""Requests to package indexes: credentials, hosts that are down, and ranges of remote files."""
+"""Requests to package indexes: credentials, hosts that are down, ranges of files, and remote wheels."""
 
 from __future__ import annotations
 
@@ -14,40 +14,45 @@ import requests
 import requests.auth
 import urllib3
 
-from builders.network.urls import mirrored, without_password
+from builders.constants import MISSING_CODES
+from builders.network.urls import NETWORK_HINT, mirrored, without_password
 from builders.network.web import TIMEOUT, failure_reason, new_session
 from builders.wheels.wheel import DamagedError
+from resolver.errors import EnvironmentLacksError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-_TAIL = 1 << 19  # bytes; contains the directory and the metadata of almost all wheels
-_WINDOW = 1 << 16  # bytes of a later request, and additional bytes before a directory, for the metadata
+
+LONG_TAIL = 1 << 19  # bytes; contains the directory and the metadata of almost all wheels
+SHORT_TAIL = 1 << 16  # bytes; contains those of most wheels
 _LARGEST_RANGE = 1 << 24  # bytes; the directory of torch has 2 MB
 _LARGEST_WHOLE = 50_000_000  # bytes of a wheel that is downloaded to read its metadata
 _LARGEST_PAGE = 100_000_000  # bytes; that of a project with 10,000 files has 5 MB
 _LONGEST_READ = 300.0  # seconds for a page, metadata, or a part of a file
 _CHUNK = 1 << 18
+_BLOCK = 1 << 15  # bytes
+_BEFORE = 2  # blocks
+_STEP = 1 << 22  # bytes of a request inside a member that is read as a whole
+_MOST_KEPT = 1 << 10  # blocks
 
 
 class RequestError(Exception):
-    """A request failed; the message is a clause without a full stop.
+    """A request failed; the message is a clause. `status` is that of the reply, 0 for none."""
 
-    Attributes
-    ----------
-    status
-        Status code of the reply; 0 if there was none.
-    """
-
-    def __init__(self, reason: str, status: int = 0) -> None:
+    def __init__(self, reason: str, status: int = 0, *, is_slow: bool = False) -> None:
         super().__init__(reason)
         self.status = status
+        self.is_slow = is_slow
 
 
 class Transport:
     """Send requests to package indexes; may be used by several threads.
 
-    `indexes` are URLs whose user and password are used for every file on their host.
+    The user and password in the URLs of `indexes` are used for every file on their host. Every method raises
+    `RequestError` if there was no reply, or it is incomplete, too large or too slow. All but `get` and `page`
+    also do so if the server does not have the file. If a host cannot be reached, later requests to it fail at
+    once.
     """
 
     def __init__(self, indexes: Iterable[str], mirrors: Mapping[str, str]) -> None:
@@ -57,13 +62,7 @@ class Transport:
         self._down: dict[str, str] = {}
 
     def get(self, url: str, headers: Mapping[str, str], *, stream: bool = False) -> requests.Response:
-        """Return a reply, whatever its status code.
-
-        Raises
-        ------
-        RequestError
-            There was no reply. If the host cannot be reached, later requests to it fail at once.
-        """
+        """Return a reply, whatever its status code."""
         url = without_password(mirrored(url, self._mirrors))
         try:
             host = urlsplit(url).netloc
@@ -86,39 +85,26 @@ class Transport:
         return response
 
     def page(self, url: str, headers: Mapping[str, str]) -> tuple[requests.Response, bytes]:
-        """Return a reply, whatever its status code, and its decompressed content.
-
-        Raise `RequestError` if there was no reply, or it was incomplete or too large.
-        """
+        """Return a reply, whatever its status code, and its decompressed content."""
         with self.get(url, headers, stream=True) as response:
             return response, self._body(response, url, _LARGEST_PAGE, decode=True)
 
     def small_file(self, url: str, limit: int) -> bytes:
-        """Return a small file.
-
-        Raise `RequestError` if the server does not have the file, sends more than `limit` bytes, or is too
-        slow.
-        """
+        """Return a file of at most `limit` bytes."""
         with self.get(url, {"Accept-Encoding": "identity"}, stream=True) as response:
             check_status(response)
             return self._body(response, url, limit)
 
     def download(self, url: str, limit: int) -> Iterator[bytes]:
-        """Yield a file in chunks.
-
-        Raise `RequestError` if the server does not have the file, or sends more than `limit` bytes.
-        """
+        """Yield a file of at most `limit` bytes in chunks."""
         with self.get(url, {"Accept-Encoding": "identity"}, stream=True) as response:
             check_status(response)
             yield from chunks(response, limit)
 
-    def remote_file(self, url: str, tail: int = _TAIL) -> io.BufferedReader | io.BytesIO | None:
-        """Return a remote file that downloads only the parts that are read.
+    def remote_file(self, url: str, tail: int) -> RemoteFile | None:
+        """Return a remote file, of which `tail` bytes at its end are fetched first.
 
-        If the server does not support ranges, the file is downloaded; None if it is too large to download.
-        `tail` is the number of bytes at its end that the first request downloads.
-
-        Raise `RequestError` if the server does not have the file.
+        If the server does not support ranges, all of it is fetched; None if it is too large for that.
         """
         headers = {"Accept-Encoding": "identity", "Range": f"bytes=-{tail}"}
         with self.get(url, headers, stream=True) as response:
@@ -126,19 +112,20 @@ class Transport:
                 total = response.headers.get("Content-Range", "").rpartition("/")[2]
                 if total.isdigit():
                     end = self._body(response, url, tail)
-                    return io.BufferedReader(_RemoteFile(self, url, int(total), end), _WINDOW)
+                    return RemoteFile(self, url, int(total), end)
             if response.status_code in {requests.codes.requested_range_not_satisfiable, 501}:
-                return self._whole(url)
+                return self._whole(url, self.download(url, _LARGEST_WHOLE))
             check_status(response)
             if int(response.headers.get("Content-Length", "0")) > _LARGEST_WHOLE:
                 return None
-            return io.BytesIO(b"".join(chunks(response, _LARGEST_WHOLE)))
+            return self._whole(url, chunks(response, _LARGEST_WHOLE))
 
-    def _whole(self, url: str) -> io.BytesIO | None:
+    def _whole(self, url: str, content: Iterable[bytes]) -> RemoteFile | None:
         try:
-            return io.BytesIO(b"".join(self.download(url, _LARGEST_WHOLE)))
+            data = b"".join(content)
         except TooLargeReplyError:
             return None
+        return RemoteFile(self, url, len(data), data, has_ranges=False)
 
     def read_range(self, url: str, start: int, end: int) -> bytes:
         """Return the bytes from `start` to before `end`."""
@@ -158,8 +145,9 @@ class Transport:
         """Return a body that must arrive soon; if it does not, later requests to its host fail at once."""
         try:
             return b"".join(chunks(response, limit, decode=decode, seconds=_LONGEST_READ))
-        except SlowReplyError as error:
-            self._down[urlsplit(mirrored(url, self._mirrors)).netloc] = str(error)
+        except RequestError as error:
+            if error.is_slow:
+                self._down[urlsplit(mirrored(url, self._mirrors)).netloc] = str(error)
             raise
 
 
@@ -167,64 +155,102 @@ class TooLargeReplyError(RequestError):
     """A reply is larger than allowed."""
 
 
-class SlowReplyError(RequestError):
-    """A reply takes longer than allowed."""
+_received = threading.local()
 
 
-class _Received(threading.local):
-    bytes = 0
+def received() -> int:
+    """Return the number of bytes that this thread received in the bodies of replies."""
+    return getattr(_received, "bytes", 0)
 
 
-received = _Received()
-"""The number of bytes that this thread received in the bodies of replies."""
+class RemoteFile(io.RawIOBase):
+    """A file on a server whose end is known; other parts are fetched in blocks when they are read.
 
+    `fetched` is how many bytes were fetched. Reading raises `RequestError` if a request fails. Without
+    ranges, the tail is the whole file.
+    """
 
-class _RemoteFile(io.RawIOBase):
-    """A remote file whose end is known; other parts are fetched when they are read."""
-
-    def __init__(self, transport: Transport, url: str, size: int, tail: bytes) -> None:
+    def __init__(
+        self, transport: Transport, url: str, size: int, tail: bytes, *, has_ranges: bool = True
+    ) -> None:
         self._transport = transport
         self._url = url
-        self._size = size
-        self._tail = tail
-        self._position = 0
+        self.size = size
+        self.tail = tail
+        self.has_ranges = has_ranges
+        self.fetched = len(tail)
+        self._known = size - len(tail)
+        self._first = size % _BLOCK - _BLOCK
+        """Blocks are counted from the end, so that the first request has whole blocks."""
+        self._members: list[tuple[int, int]] = []
+        self._blocks: dict[int, bytes] = {}
+        self._at = 0
+
+    def expect(self, members: Iterable[tuple[int, int]]) -> None:
+        """Announce the parts (start, end) that will be read completely, so that fewer requests are needed."""
+        self._members = sorted(members)
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
+        """Return True."""
         return True
 
+    def tell(self) -> int:
+        """Return the position."""
+        return self._at
+
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        if start + offset < 0:
+        """Set the position; raise `DamagedError` if it is before the start of the file."""
+        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        if at < 0:
             msg = "its directory points outside the file"
             raise DamagedError(msg)
-        self._position = start + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
+        self._at = at
+        return at
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        start, end = self._position, min(self._position + len(buffer), self._size)
-        if start >= end:
+        """Read into a buffer; fetch what is missing, but no more than a real directory has."""
+        wanted = min(len(buffer), self.size - self._at)
+        if wanted <= 0:
             return 0
-        if end - start > _LARGEST_RANGE:
-            msg = f"its directory would have {end - start} bytes"
-            raise DamagedError(msg)
-        known = self._size - len(self._tail)
-        if start < known <= end:
-            first = max(start - _WINDOW, 0)
-            self._tail = self._transport.read_range(self._url, first, known) + self._tail
-            known = first
-        if start < known:
-            data = self._transport.read_range(self._url, start, end)
-        else:
-            data = self._tail[start - known : end - known]
+        if wanted > _LARGEST_RANGE:
+            raise DamagedError(f"its directory would have {wanted} bytes")
+        data, start = self.tail, self._known
+        if self._at < self._known:
+            number = (self._at - self._first) // _BLOCK
+            if number not in self._blocks:
+                self._fetch(number, wanted)
+            data, start = self._blocks[number], self._start(number)
+        data = data[self._at - start : self._at - start + wanted]
         buffer[: len(data)] = data
-        self._position += len(data)
+        self._at += len(data)
         return len(data)
+
+    def _fetch(self, number: int, size: int) -> None:
+        """Fetch a block, and the following blocks that were requested or belong to the same part.
+
+        Blocks before the known end are fetched with those before them: the metadata is before the directory.
+        """
+        last, begin = number, self._start(number)
+        end = next((end for start, end in self._members if start <= self._at < end), 0)
+        most = min(max(min(end, begin + _STEP), self._at + size), self._known)
+        while self._start(last + 1) < most and last + 1 not in self._blocks:
+            last += 1
+        if self._start(last + 1) >= self._known:
+            number = max(0, number - _BEFORE)
+        begin, stop = self._start(number), min(self._start(last + 1), self._known)
+        data = self._transport.read_range(self._url, begin, stop)
+        self.fetched += len(data)
+        if len(self._blocks) > _MOST_KEPT:
+            self._blocks.clear()
+        for each in range(number, last + 1):
+            self._blocks[each] = data[self._start(each) - begin : self._start(each + 1) - begin]
+
+    def _start(self, number: int) -> int:
+        return max(self._first + number * _BLOCK, 0)
 
 
 class _Credentials(requests.auth.AuthBase):
@@ -278,30 +304,34 @@ def check_status(response: requests.Response) -> None:
 
 
 def chunks(
-    response: requests.Response,
-    limit: float = math.inf,
-    *,
-    decode: bool = False,
-    seconds: float = math.inf,
+    response: requests.Response, limit: float = math.inf, *, decode: bool = False, seconds: float = math.inf
 ) -> Iterator[bytes]:
     """Yield the body, by default as it was sent: some servers declare .tar.gz as an encoding.
 
-    Raise `RequestError` if the connection was interrupted, or the server sends more than `limit` bytes, or
-    takes longer than `seconds`.
+    Raise `RequestError` if the connection was interrupted, or the server exceeds the limit of bytes or
+    `seconds`.
     """
     size = 0
     end = time.monotonic() + seconds
     try:
         for chunk in response.raw.stream(_CHUNK, decode_content=decode):
             size += len(chunk)
-            received.bytes += len(chunk)
+            _received.bytes = received() + len(chunk)
             if size > limit:
                 raise TooLargeReplyError(f"the server sent more than {limit} bytes")
             if time.monotonic() > end:
-                raise SlowReplyError(f"the server took longer than {seconds:g} seconds")
+                raise RequestError(f"the server took longer than {seconds:g} seconds", is_slow=True)
             yield chunk
     except urllib3.exceptions.ReadTimeoutError:
         msg = "the server stopped sending, or is too slow"
-        raise SlowReplyError(msg) from None
+        raise RequestError(msg, is_slow=True) from None
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise RequestError(f"the download was interrupted ({type(error).__name__})") from None
+
+
+def request_failed(url: str, error: RequestError) -> SourceError | EnvironmentLacksError:
+    """Return the error for a file that could not be fetched."""
+    msg = f"{without_password(url)} could not be fetched: {error}."
+    if error.status in MISSING_CODES:
+        return SourceError(msg, hint="Check the URL.")
+    return EnvironmentLacksError(msg, hint=NETWORK_HINT)

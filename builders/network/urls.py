@@ -1,31 +1,140 @@
-"""URLs of indexes and repositories: mirrors, and messages without passwords."""
+"""Where packages and sources come from: pip's configuration, mirrors, and URLs in messages.
+
+pip reads configuration files and variables (pip's documentation, "Configuration": files in the order
+global, user, site, then ``PIP_CONFIG_FILE``; sections ``[global]`` and that of the command; variables
+take precedence over files).
+"""
 
 from __future__ import annotations
 
+import os
 import re
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote, urljoin, urlsplit
 
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+
 
 OFFLINE_HINT = "Run `matrix fetch` on a machine with network access, or this command once without --offline."
 NETWORK_HINT = "Check the network. On a compute node, run `matrix fetch` on a login node first."
 _LOGIN = re.compile(r"//[^/]*@")
 _URL = re.compile(r"(https?|ssh|git|file)://[^\s-]\S*")
 
+_PASSED_ON = (
+    "index-url", "extra-index-url", "no-index", "find-links", "trusted-host", "proxy", "cert", "client-cert",
+    "keyring-provider", "timeout", "default-timeout", "retries", "resume-retries", "constraint", "pre",
+    "prefer-binary", "use-feature", "use-deprecated",
+)  # fmt: skip
+_SYSTEM_FILE = Path("/etc/pip.conf")
+_SECTIONS = ("global", "install", "download")  # later ones take precedence
+_NO = {"", "0", "false", "f", "no", "n", "off"}
+
+
+class PackageSources(NamedTuple):
+    """URLs of package indexes, the default one first, and of directories and pages with links."""
+
+    indexes: tuple[str, ...]
+    find_links: tuple[str, ...]
+
+    @property
+    def by_preference(self) -> tuple[str, ...]:
+        """The indexes in order of preference, as in uv: the default index is the last."""
+        return (*self.indexes[1:], *self.indexes[:1])
+
+
+def package_sources(index_url: str = "", extra_index_urls: Sequence[str] = ()) -> PackageSources:
+    """Return the indexes and find-links locations that pip would use with these options.
+
+    `index_url` replaces pip's ``index-url``; `extra_index_urls` come before pip's ``extra-index-url``.
+    """
+    settings = pip_configuration()
+    if index_url or settings.get("no-index", "").lower() in _NO:
+        extra = (*extra_index_urls, *settings.get("extra-index-url", "").split())
+        indexes = [index_url or configured_index(settings), *extra]
+    else:
+        indexes = [*extra_index_urls[-1:], *extra_index_urls[:-1]]
+    links = settings.get("find-links", "").split()
+    return PackageSources(*(tuple(dict.fromkeys(map(_url, words))) for words in (indexes, links)))
+
+
+def configured_index(settings: Mapping[str, str]) -> str:
+    """Return the package index of a pip configuration, or the public index."""
+    if "index-url" in settings:
+        return settings["index-url"]
+    return public_index()
+
+
+@cache
+def public_index() -> str:
+    """Return the index that pip uses if none is configured: that of package URLs of the type ``pypi``."""
+    from packageurl.contrib.purl2url import get_repo_url
+
+    return urljoin(str(get_repo_url("pkg:pypi/pip")), "/simple/")  # type: ignore[no-untyped-call]
+
+
+def pip_configuration() -> dict[str, str]:
+    """Return the settings that define where packages come from."""
+    own = {name: os.environ.get(variable_of(name), "").strip() for name in _PASSED_ON}
+    return _read_files() | {name: text for name, text in own.items() if text}
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable for a setting of pip."""
+    return f"PIP_{name.upper().replace('-', '_')}"
+
+
+def _read_files() -> dict[str, str]:
+    values: dict[str, str] = {}
+    for path in _files():
+        import configparser
+
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read_string(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, configparser.Error) as error:
+            reason = str(error).splitlines()[0]
+            msg = f"Cannot read pip's configuration {path}: {reason}"
+            raise UsageError(msg, hint="`pip config debug` lists the files that pip reads.") from None
+        for section in filter(parser.has_section, _SECTIONS):
+            for key, text in parser.items(section):
+                name = key.lower().replace("_", "-").removeprefix("--")
+                if name in _PASSED_ON:
+                    values[name] = text
+    return values
+
+
+def _files() -> Iterator[Path]:
+    """Yield the configuration files that exist; later ones take precedence."""
+    own_file = os.environ.get("PIP_CONFIG_FILE", "")
+    if own_file == os.devnull:
+        return
+    home = Path.home()
+    system = os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
+    paths = [Path(folder, "pip", "pip.conf") for folder in system.split(os.pathsep) if folder]
+    paths += [_SYSTEM_FILE, home / ".pip" / "pip.conf"]
+    paths.append(Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config", "pip", "pip.conf"))
+    if os.environ.get("VIRTUAL_ENV"):
+        paths.append(Path(os.environ["VIRTUAL_ENV"], "pip.conf"))
+    if own_file:
+        paths.append(Path(own_file))
+    yield from (path for path in paths if path.is_file())
+
+
+def _url(word: str) -> str:
+    return word if "://" in word else Path(word).expanduser().absolute().as_uri()
+
 
 def mirrored(url: str, mirrors: Mapping[str, str]) -> str:
-    """Return a URL with its prefix replaced by that of a mirror.
+    """Return a URL with its longest prefix that has a mirror replaced.
 
-    The longest matching prefix is used. A prefix matches whole parts of a path: ``https://host`` does not
-    match ``https://host.example``. The ending ``.git`` of a repository is optional.
+    A prefix matches whole parts of a path: ``https://host`` does not match ``https://host.example``. The
+    ending ``.git`` of a repository is optional.
 
-    Examples
-    --------
     >>> mirrored("https://host/a/b", {"https://host/": "file:///m/", "https://host/a": "https://n"})
     'https://n/b'
     >>> mirrored("https://host.example/a", {"https://host": "file:///m"})
@@ -60,8 +169,6 @@ def check_mirrors(mirrors: Mapping[str, str], *, where: str) -> None:
 def without_password(url: str) -> str:
     """Return a URL without its user name and password.
 
-    Examples
-    --------
     >>> without_password("https://me:secret@host/simple/")
     'https://host/simple/'
     """
@@ -77,8 +184,6 @@ def without_password(url: str) -> str:
 def git_commit(url: str) -> tuple[str, str] | None:
     """Return the URL of the repository and the commit in the direct reference of a lock; None for other URLs.
 
-    Examples
-    --------
     >>> git_commit("git+https://host/name.git@0123#subdirectory=python")
     ('https://host/name.git', '0123')
     """

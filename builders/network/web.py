@@ -6,7 +6,7 @@ import http.client
 import io
 import threading
 import time
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,7 +16,6 @@ import requests
 import urllib3
 from requests.adapters import HTTPAdapter
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.util import Retry
 from urllib3.util.ssl_ import create_urllib3_context
 
@@ -27,7 +26,9 @@ if TYPE_CHECKING:
     from socket import socket
     from ssl import SSLContext
 
-    from urllib3 import BaseHTTPResponse, ProxyManager
+    from urllib3 import BaseHTTPResponse
+    from urllib3.connection import HTTPConnection
+    from urllib3.connectionpool import HTTPConnectionPool
 
 TIMEOUT = (10, 30)  # seconds to connect, and between two packets
 _GRACE = 60.0  # seconds in which a reply may be as slow as it likes
@@ -53,8 +54,7 @@ class _Watched(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int | None:  # type: ignore[override]
         if time.monotonic() > self._end:
-            msg = f"fewer than {_SLOWEST} bytes per second"
-            raise TimeoutError(msg)
+            raise TimeoutError(f"fewer than {_SLOWEST} bytes per second")
         size: int | None = self._raw.readinto(buffer)
         self._end += (size or 0) / _SLOWEST
         self.has_ended = size == 0
@@ -83,47 +83,19 @@ class _Response(http.client.HTTPResponse):
             raise http.client.RemoteDisconnected(msg)
 
 
-class _HttpConnection(urllib3.connection.HTTPConnection):
-    response_class = _Response
+def _watching(kind: Callable[..., Any], **options: Any) -> HTTPConnection:  # noqa: ANN401
+    """Return a connection of a kind whose replies must not be too slow."""
+    connection: HTTPConnection = kind(**options)
+    connection.response_class = _Response
+    return connection
 
 
-class _HttpsConnection(urllib3.connection.HTTPSConnection):
-    response_class = _Response
-
-
-class _HttpPool(HTTPConnectionPool):
-    ConnectionCls = _HttpConnection
-
-
-class _HttpsPool(HTTPSConnectionPool):
-    ConnectionCls = _HttpsConnection
-
-
-_POOLS = {"http": _HttpPool, "https": _HttpsPool}
-
-
-class Adapter(HTTPAdapter):
-    """Limit how slow replies may be, and load the certificates once.
-
-    urllib3 loads the certificates for each connection, which takes longer than a request.
-    """
-
-    def init_poolmanager(self, *args: Any, **options: Any) -> None:  # noqa: ANN401  as in requests
-        """Create the pools of connections."""
-        super().init_poolmanager(*args, **options)
-        self.poolmanager.pool_classes_by_scheme = _POOLS
-
-    def proxy_manager_for(self, proxy: str, **options: Any) -> ProxyManager:  # noqa: ANN401
-        """Return the pools of connections through a proxy."""
-        manager: ProxyManager = super().proxy_manager_for(proxy, **options)
-        if not proxy.lower().startswith("socks"):
-            manager.pool_classes_by_scheme = _POOLS
-        return manager
+class _Adapter(HTTPAdapter):
+    """Watch replies, and load the certificates once: urllib3 does so for each connection, slowly."""
 
     def build_connection_pool_key_attributes(  # type: ignore[override]
         self, request: requests.PreparedRequest, verify: bool | str, cert: object = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the arguments for the connection pool of a request, with a shared context."""
         host, pool = super().build_connection_pool_key_attributes(request, verify, cast("None", cert))
         shared = cast("dict[str, Any]", pool)
         if host["scheme"] == "https" and verify:
@@ -133,9 +105,10 @@ class Adapter(HTTPAdapter):
         return cast("dict[str, Any]", host), shared
 
     def cert_verify(self, conn: HTTPConnectionPool, url: str, verify: bool | str, cert: object) -> None:
-        """Check that the certificates exist; the context has loaded them."""
+        """Check that the certificates exist, which the context has loaded; watch the replies of the pool."""
         super().cert_verify(conn, url, verify, cert)  # type: ignore[no-untyped-call]
-        vars(conn).update(ca_certs=None, ca_cert_dir=None)
+        watched = partial(_watching, type(conn).ConnectionCls)
+        vars(conn).update(ca_certs=None, ca_cert_dir=None, ConnectionCls=watched)
 
 
 @cache
@@ -148,11 +121,8 @@ def _context(bundle: str) -> SSLContext:
     return context
 
 
-def new_session(purpose: str, adapter: Callable[..., HTTPAdapter] = Adapter) -> requests.Session:
-    """Return a session that retries, with back-off.
-
-    `purpose` becomes part of the user agent. `adapter` is called with the keyword arguments of `HTTPAdapter`.
-    """
+def new_session(purpose: str) -> requests.Session:
+    """Return a session that retries, with back-off; `purpose` becomes part of the user agent."""
     session = _Session()
     session.headers["User-Agent"] = f"{_program()} ({purpose})"
     retry = _Retry(
@@ -164,9 +134,9 @@ def new_session(purpose: str, adapter: Callable[..., HTTPAdapter] = Adapter) -> 
         respect_retry_after_header=True,
         raise_on_status=False,
     )
-    options: dict[str, Any] = {"max_retries": retry, "pool_maxsize": CONNECTIONS, "pool_block": True}
     for scheme in ("https://", "http://"):
-        session.mount(scheme, adapter(**options))
+        adapter = _Adapter(max_retries=retry, pool_maxsize=CONNECTIONS, pool_block=True)
+        session.mount(scheme, adapter)
     return session
 
 

@@ -144,13 +144,6 @@ class LibStdCxx(msgspec.Struct, frozen=True):
     glibcxx: str = ""
 
 
-class PipCheck(msgspec.Struct, frozen=True):
-    """The result of ``pip check``; the exit code is None if pip is missing or did not end in time."""
-
-    code: int | None
-    lines: list[str]
-
-
 class UserSite(msgspec.Struct, frozen=True):
     """How Python treats the user's own packages."""
 
@@ -187,8 +180,6 @@ class Libraries(Outcome, frozen=True):
     """The shared objects that are mapped after torch and the extensions were imported in one process."""
 
     objects: list[str] = []
-    errors: dict[str, str] = {}
-    """Import errors by module."""
     libstdcxx: list[LibStdCxx] = []
     of_torch: list[str] = []
     """The shared objects that the installed torch brings."""
@@ -206,7 +197,8 @@ class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     executable: str
     distributions: list[InstalledDist]
-    pip_check: PipCheck
+    pip_check: list[str] | None
+    """The broken requirements that ``pip check`` names; None if pip is missing, fails, or is too slow."""
     user_site: UserSite
     system_libstdcxx: LibStdCxx
     libraries: Libraries

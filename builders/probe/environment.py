@@ -10,8 +10,8 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from itertools import groupby
 from pathlib import PurePath
 
-from builders.audit.kpack import STRAY_FIX, stray_archives
-from builders.audit.network_plugin import lacks_symbols, wanted_interfaces, wanted_name
+from builders.audit.gpu_code import STRAY_FIX, stray_archives
+from builders.audit.promises import lacks_symbols, wanted_interfaces, wanted_name
 from builders.findings import Finding
 from builders.probe.ask import EnvironmentReply, Gpu
 from resolver.facts.schema import SiteVariable
@@ -274,15 +274,14 @@ def _stray_archives(reply: EnvironmentReply) -> Iterator[Finding]:
 
 
 def _pip_check(reply: EnvironmentReply, lock: Resolution | None, rebuild: str) -> Iterator[Finding]:
-    check = reply.pip_check
-    if check.code is None:
-        message = "Requirements are not judged: pip is not installed, or did not end in time."
+    if reply.pip_check is None:
+        message = "Requirements are not judged: pip is not installed, failed, or did not end in time."
         fix = "`uv pip check --python PYTHON` judges them as well."
         yield Finding("verify-pip-check-not-judged", "warning", message, fix)
         return
     locked = {normalize_name(pick.name) for pick in lock.picks} if lock else set()
     overridden = {requirement.name for requirement in lock.request.overrides} if lock else set()
-    for line in check.lines if check.code else ():
+    for line in reply.pip_check:
         name = normalize_name(line.split(" ", 1)[0]) if line else ""
         if overridden & set(map(normalize_name, _WORD.findall(line))):
             message = f"pip check: {line} The request overrides this requirement."
@@ -292,7 +291,7 @@ def _pip_check(reply: EnvironmentReply, lock: Resolution | None, rebuild: str) -
             yield Finding("verify-pip-check-broken", "error", f"pip check: {line}", fix)
         elif name:
             yield Finding("verify-pip-check-others", "warning", f"pip check: {line}")
-    if not check.code:
+    if not reply.pip_check:
         yield Finding("verify-pip-check", "info", "pip check: no broken requirements")
 
 

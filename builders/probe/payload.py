@@ -522,13 +522,13 @@ def recorded_ops(distribution: importlib.metadata.Distribution) -> list[str]:
         return []
 
 
-def pip_check() -> dict[str, Any]:
-    """Return the result of ``pip check``; its exit code is None if pip is missing or did not end in time.
+def pip_check() -> list[str] | None:
+    """Return the broken requirements that ``pip check`` names; None if it names none and does not succeed.
 
     pip runs without the ``.pth`` files of other packages.
     """
     if installed("pip")[1] is None:
-        return {"code": None, "lines": []}
+        return None
     arguments = ["pip", "--disable-pip-version-check", "check"]
     program = f"import runpy, sys; sys.path[:], sys.argv = {search_path()!r}, {arguments!r}; "
     program += "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
@@ -538,8 +538,8 @@ def pip_check() -> dict[str, Any]:
             command, capture_output=True, text=True, timeout=TIMEOUT, check=False, close_fds=False
         )
     except subprocess.TimeoutExpired:
-        return {"code": None, "lines": []}
-    return {"code": done.returncode, "lines": done.stdout.splitlines()}
+        return None
+    return (done.stdout.splitlines() or None) if done.returncode else []
 
 
 def user_site(*, is_image: bool) -> dict[str, Any]:
@@ -602,7 +602,6 @@ def libraries(modules: list[str]) -> dict[str, Any]:
     libstdcxx = [path for path in objects if os.path.basename(path).startswith("libstdc++.so")]
     return {
         "objects": objects,
-        "errors": reply["errors"],
         "libstdcxx": [newest_symbols(path) for path in libstdcxx if os.path.exists(path)],
         "of_torch": [
             os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))

@@ -281,7 +281,9 @@ class BatchSystem(ABC):
         while True:
             changed = self._poll() or changed
             if not self.state_file.exists():
-                self._skip_all(f"its {self.unit} was cancelled")
+                for task in self.run.tasks:
+                    if task.state == "to build":
+                        _end_task(task, "skipped", f"its {self.unit} was cancelled")
                 return
             if changed and not self._is_silent:
                 changed = not self._act()
@@ -461,11 +463,6 @@ class BatchSystem(ABC):
                 _end_task(task, "skipped", why)
         if stops:
             self._dropped |= set(self._drop_waiting())
-
-    def _skip_all(self, why: str) -> None:
-        for task in self.run.tasks:
-            if task.state == "to build":
-                _end_task(task, "skipped", why)
 
 
 def _end_task(task: TaskState, state: Literal["failed", "skipped"], why: str) -> None:

@@ -69,7 +69,8 @@ def job_definition(
     import tomli_w
 
     numbers = {task.key: number for number, task in enumerate(tasks, start=1)}
-    remaining = _remaining_minutes(tasks)
+    graph = graph_of({task.key: task.requires for task in tasks})
+    remaining = remaining_paths(graph, {task.key: task.estimate for task in tasks})
     rows = [
         {
             "id": numbers[task.key],
@@ -81,7 +82,7 @@ def job_definition(
             "deps": [numbers[key] for key in task.requires if key in numbers],
             "time_limit": f"{task.time_limit}s",
             "crash_limit": 3,
-            "priority": remaining[task.key],
+            "priority": math.ceil(remaining[task.key] / 60),
             "request": [{"resources": {"cpus": task.estimate.cores, "mem": mebibytes(task.estimate.memory)}}],
         }
         for task in tasks
@@ -96,12 +97,6 @@ def mebibytes(gib: float) -> int:
 
 def _log(logs: Path, job: str, task_number: str, task: TaskState) -> Path:
     return logs / f"hq-{job}-{task_number}-{task.name}.log"
-
-
-def _remaining_minutes(tasks: Sequence[TaskState]) -> dict[str, int]:
-    graph = graph_of({task.key: task.requires for task in tasks})
-    remaining = remaining_paths(graph, {task.key: task.estimate for task in tasks})
-    return {key: math.ceil(seconds / 60) for key, seconds in remaining.items()}
 
 
 class HyperQueue(BatchSystem):
@@ -276,7 +271,8 @@ class HyperQueue(BatchSystem):
         ready: list[TaskState] = []
         for task in tasks:
             if waits_for.isdisjoint(task.requires):
-                ready.append(self._with_enough_memory(task))
+                growth = 2 ** self._count(task.key, "OUT_OF_MEMORY")
+                ready.append(replace(task, memory_gib=task.estimate.memory * growth))
             else:
                 waits_for.add(task.key)
         if not ready:
@@ -289,9 +285,6 @@ class HyperQueue(BatchSystem):
             after = tuple(numbers[key] for key in task.requires if key in numbers)
             self.run.jobs.append(SubmittedJob(numbers[task.key], (task.key,), after))
         self.reporter.info(f"Submitted HyperQueue job {job}; tasks: {len(ready)}")
-
-    def _with_enough_memory(self, task: TaskState) -> TaskState:
-        return replace(task, memory_gib=task.estimate.memory * 2 ** self._count(task.key, "OUT_OF_MEMORY"))
 
     def _submit_file(self, tasks: Sequence[TaskState]) -> str:
         """Submit tasks; return the number of their job."""

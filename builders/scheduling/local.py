@@ -191,7 +191,9 @@ class Builds:
                 _import_early()  # once, and not in each build that is forked now
             self._admit()
             if self._jobserver is not None:
-                self._recount(self._jobserver)
+                if self._next_count is not None and self.now() >= self._next_count:
+                    self._jobserver.recount()  # killed programs do not return their permissions
+                    self._next_count = self.now() + _COUNT_INTERVAL
                 self._jobserver.resize(self._free_jobs())
             _import_early()  # builds that are forked from now on have the modules
             sources: list[Any] = [build.pipe for build in self._running.values()]
@@ -245,7 +247,8 @@ class Builds:
     def _admit(self) -> None:
         while self._pending:
             name, demand = self._pending[0]
-            if self._admitted and self._memory_in_use() + demand.memory > self._capacity.memory + _EPSILON:
+            in_use = sum(map(self._memory_of, self._admitted))
+            if self._admitted and in_use + demand.memory > self._capacity.memory + _EPSILON:
                 return  # a running build needs more than was expected, or that is not known yet
             self._admitted[name] = demand
             if self._jobserver is not None and not self._jobserver.resize(self._free_jobs()):
@@ -296,9 +299,6 @@ class Builds:
         is_safe = _DOUBT * estimate.memory_per_job * self._capacity.cores <= self._capacity.memory
         return estimate.joins and not is_safe and estimate.source != "record"
 
-    def _memory_in_use(self) -> float:
-        return sum(map(self._memory_of, self._admitted))
-
     def _memory_of(self, name: str) -> float:
         """Return what a build was expected to need or uses; its shared jobs can be withdrawn."""
         expected, build = self._admitted[name].memory, self._running.get(name)
@@ -315,12 +315,6 @@ class Builds:
                 self._jobserver.reset()
                 self._next_count = None
             self._jobserver.resize(self._free_jobs())
-
-    def _recount(self, jobserver: Jobserver) -> None:
-        """Count the held permissions if a build has failed: killed programs do not return theirs."""
-        if self._next_count is not None and self.now() >= self._next_count:
-            jobserver.recount()
-            self._next_count = self.now() + _COUNT_INTERVAL
 
     def _fork(self, name: str, demand: Resources) -> None:
         estimate = self._estimates[name]

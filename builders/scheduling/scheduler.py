@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from networkx import DiGraph
 
-    from builders.building.expected_time import Resources
     from builders.building.plan import Task
     from builders.index import Index
     from resolver.model import Distribution
@@ -133,7 +132,7 @@ def schedule(
             if budget is not None:
                 scheduler.leave_out(start + budget)
             scheduler.start_tasks()
-        elif not scheduler.is_running:
+        elif not scheduler.running:
             break
         if not scheduler.is_finished:
             for event in executor.wait():
@@ -166,17 +165,13 @@ class _Scheduler:
         }
         self._missing = dict(graph.in_degree())
         self._started: set[str] = set()
-        self._running: dict[str, float] = {}
+        self.running: dict[str, float] = {}
         """Tasks that hold tokens, with the time at which they started."""
         self._ready = sorted((self._priority[name], name) for name in graph if not self._missing[name])
 
     @property
     def is_finished(self) -> bool:
-        return not self._ready and not self._running and not self._waiting
-
-    @property
-    def is_running(self) -> bool:
-        return bool(self._running)
+        return not self._ready and not self.running and not self._waiting
 
     def leave_out(self, deadline: float) -> None:
         """Leave out ready tasks that would end after the deadline, and tasks that require them."""
@@ -215,8 +210,8 @@ class _Scheduler:
 
     def handle(self, event: Event) -> None:
         name = event.name
-        if name in self._running:
-            del self._running[name]
+        if name in self.running:
+            del self.running[name]
             self._free = self._free.plus(self._demands[name])
         elif name not in self._waiting:  # it ended instead of continuing
             self._ready = [entry for entry in self._ready if entry[1] != name]
@@ -260,7 +255,7 @@ class _Scheduler:
         demand = self._demands[name]
         others = [self._demands[other] for _, other in self._ready[:_LOOK_AHEAD] if other != name]
         others = [other for other in others if other.least.fits(free)]
-        sharing = [self._demands[other] for other in self._running]
+        sharing = [self._demands[other] for other in self.running]
         work = sum(other.work for other in (*others, *sharing))
         spare = max(0, free.cores - 1 - len(others))
         cores = 1 + round(spare * demand.work / (demand.work + work))
@@ -271,7 +266,7 @@ class _Scheduler:
     def _ends(self, late: float = 1.0) -> list[tuple[float, str]]:
         """Return the running tasks by expected end; a late task takes `late` times its time so far."""
         now, rows = self._executor.now(), []
-        for name, start in self._running.items():
+        for name, start in self.running.items():
             end = start + self._demands[name].seconds
             rows.append((end if end >= now else start + late * (now - start), name))
         return sorted(rows)
@@ -281,7 +276,7 @@ class _Scheduler:
             demand = replace(demand, work=0.0)  # the number of cores is fixed from now on
         self._demands[name] = demand
         self._free = self._free.without(demand)
-        self._running[name] = self._executor.now()
+        self.running[name] = self._executor.now()
         self._started.add(name)
         self._executor.start(name, demand)
 

@@ -34,12 +34,10 @@ from resolver.errors import EXIT_INTERRUPTED, CommandError, EnvironmentLacksErro
 from resolver.facts.catalog import Catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Collection, Iterable
 
     from builders.building.records import TaskState
     from builders.index import Index
-    from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Partition
     from resolver.reporter import Reporter
 

@@ -11,8 +11,7 @@ from builders.sources.fetch import (
     fetch_published,
     pack_directory,
 )
-from builders.sources.sdist import fetch_sdist, index_url, unpack_sdist
-from builders.sources.source import Source, obtain, patches_of
+from builders.sources.source import Source, fetch_sdist, index_url, obtain, patches_of, unpack_sdist
 
 __all__ = [
     "Downloads",

@@ -1,7 +1,7 @@
 """Fetch everything that a lock installs, and everything that its builds need, into the cache.
 
-A downloaded wheel is compared with the metadata file that its index serves (PEP 658). A resolution reads the
-metadata file, and pip installs the wheel. If they differ, the lock does not describe what is installed.
+A downloaded wheel is compared with the metadata file that its index serves (PEP 658), which a resolution
+reads. If they differ, the lock does not describe what is installed.
 """
 
 from __future__ import annotations
@@ -56,15 +56,8 @@ _LARGE = 50 * 2**20  # bytes of a file whose download is reported
 def check_metadata(file: File, wheel: Path, downloads: Downloads) -> None:
     """Check that a wheel has the metadata that its index serves for it, if the index serves any.
 
-    A wheel with other metadata is renamed, so that the cache does not contain it.
-
-    Raises
-    ------
-    SourceError
-        Name, version, requirements or Requires-Python differ, or one of both cannot be read; the message
-        names the wheel and its metadata file.
-    EnvironmentLacksError
-        The server cannot be reached.
+    A wheel with other metadata is renamed, so that the cache does not contain it. Raise `SourceError` if
+    name, version, requirements or Requires-Python differ, or one of both cannot be read.
     """
     if not (file.has_metadata and file.name.endswith(".whl")):
         return
@@ -90,8 +83,7 @@ def check_metadata(file: File, wheel: Path, downloads: Downloads) -> None:
     msg = (
         f"{file.name} and {without_password(url)} differ, so the wheel is not used:{listed}\n  kept as {kept}"
     )
-    hint = "Exclude this version, or report the problem to the owners of the index."
-    raise SourceError(msg, hint=hint)
+    raise SourceError(msg, hint="Exclude this version, or report the problem to the owners of the index.")
 
 
 def _metadata_in(wheel: Path) -> bytes:
@@ -120,7 +112,6 @@ def _served(url: str, downloads: Downloads) -> bytes | None:
 
 
 def _differences(served: Metadata, own: Metadata) -> Iterator[str]:
-    """Yield each difference between the served metadata and that of the wheel."""
     pairs: dict[str, tuple[set[str], set[str]]] = {
         "Name": ({canonicalize_name(served.name)}, {canonicalize_name(own.name)}),
         "Version": ({served.version}, {own.version}),
@@ -219,16 +210,7 @@ def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bo
     """Put a file of a lock into the cache unless it is there; return whether it was written.
 
     The hash of a cached file is checked again. A commit becomes an sdist; so does a directory, every time.
-
-    Raises
-    ------
-    MatrixError
-        The file does not have the hash in the lock.
-    SourceError
-        The index no longer has the file, or the repository no longer has the commit. Or the metadata that the
-        index serves for a wheel differs from the metadata in the wheel.
-    EnvironmentLacksError
-        The network is missing, or the cache is not writable.
+    Errors are those of `download`, `check_hash` and `check_metadata`.
     """
     target = cached_file(file)
     commit, directory = git_commit(file.url), local_path(file.url)
@@ -251,7 +233,6 @@ def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bo
 
 
 def _pack_commit(url: str, repository: str, commit: str, target: Path, mirrors: Mapping[str, str]) -> None:
-    """Write the files of a commit into an sdist."""
     source = Repository(repository)
     source.ensure(commit, mirrors)
     directory = url.partition("#subdirectory=")[2]
@@ -288,18 +269,9 @@ def fetch_published(
 ) -> FetchResult:
     """Fetch the file from which pip installs each published distribution, several at a time.
 
-    A file that cannot be fetched does not stop the others.
-
-    Parameters
-    ----------
-    picks
-        Distributions with files; the first file of each is fetched.
-    mirrors
-        Maps URL prefixes to their replacement.
-    offline
-        Whether to check only that everything is in the cache.
-    check
-        Called with each distribution and its file; raises a `MatrixError` if the file must not be used.
+    A file that cannot be fetched does not stop the others. With `offline`, only check that everything is in
+    the cache. `check` is called with each distribution and its file; it raises a `MatrixError` if the file
+    must not be used.
     """
     downloads = Downloads(mirrors, reporter)
     missing = [pick.files[0].size for pick in picks if not cached_file(pick.files[0]).exists()]
@@ -358,23 +330,11 @@ def fetch_all(
     | None = None,
     reporter: Reporter = SILENT,
 ) -> FetchResult:
-    """Fetch all sources that a lock builds, and the wheels that their builds need.
+    """Fetch the sources that a lock builds (those of `names`, if any), and the wheels that their builds need.
 
-    A source that cannot be fetched does not stop the others.
-
-    Parameters
-    ----------
-    catalog
-        The catalog with the patches.
-    names
-        The distributions whose sources are fetched; all if empty.
-    mirrors
-        Maps URL prefixes to their replacement.
-    offline
-        Whether to check only that everything is in the cache.
-    fetch_wheels
-        Fetches torch and the build requirements, and yields an item for each. Called after the sources are
-        fetched, with the lock and the distributions to build.
+    A source that cannot be fetched does not stop the others. With `offline`, only check that everything is in
+    the cache. `catalog` has the patches. `fetch_wheels` fetches torch and the build requirements, after the
+    sources, and yields an item for each; it is called with the lock and the distributions to build.
 
     Raise `UsageError` if the lock does not build one of the names.
     """

@@ -136,12 +136,6 @@ def holder_of(path: Path) -> Holder | None:
     return leases[max(leases)].holder if leases else None
 
 
-def last_beat(path: Path) -> float | None:
-    """Return the last change of a lease, in seconds since the epoch by the file system; None if free."""
-    leases = _leases(path)
-    return leases[max(leases)].changed / 1e9 if leases else None
-
-
 def is_abandoned(path: Path) -> bool:
     """Return whether the holder of a lock is a process of this machine that has ended."""
     leases = _leases(path)
@@ -150,10 +144,10 @@ def is_abandoned(path: Path) -> bool:
 
 def is_held(path: Path) -> bool:
     """Return whether a process that has not ended holds a lock, as far as this machine can check."""
-    if holder_of(path) is None or is_abandoned(path):
+    leases = _leases(path)
+    if not leases or leases[max(leases)].holder is None or is_abandoned(path):
         return False
-    beat = last_beat(path)
-    return beat is not None and time.time() - beat < _LOST
+    return time.time() - leases[max(leases)].changed / 1e9 < _LOST
 
 
 def _acquire(path: Path, holder: Holder, on_wait: Callable[[], None] | None) -> tuple[Path, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 import re2
@@ -23,13 +23,6 @@ _BEFORE = 60  # of these before the match, in a longer line
 _TAIL = 2**16  # bytes at the end of a log that are searched for its last lines
 _MOST_CANDIDATES = 20_000  # lines that may be errors; the rest are ignored
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
-
-
-class Readable(Protocol):
-    """A stream of bytes."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes; none at the end of the stream."""
 
 
 class Sighting(msgspec.Struct, frozen=True):
@@ -69,7 +62,7 @@ def _options() -> Any:  # noqa: ANN401  re2 has no types
     return options
 
 
-def parts(source: Readable) -> Iterator[tuple[int, bytes]]:
+def parts(source: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield parts of a log that end with a line: the number of the first line, from 1, and valid UTF-8 text.
 
     Terminal colours are removed. The parts of a line that is longer than one part have the same line number.

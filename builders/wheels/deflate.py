@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 from zlib_ng import zlib_ng as zlib
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 InflateError = cast("type[Exception]", zlib.error)
 _WINDOW = 1 << 15  # bytes
@@ -42,44 +42,36 @@ _SHARES = [
 """The part of all codes that four lengths use, in 1/128."""
 
 
-class End:
-    """The last bytes of a file of which some may be unknown.
+def known_end(first: bytes, second: bytes, size: int) -> Callable[[int, int], bytes | None]:
+    """Return a function that returns a part (start, size) of a file, from two versions of its last bytes.
 
-    `texts` are two versions of them, of the same size; `size` is that of the file in bytes.
+    It returns None if any byte of the part is not known. `size` is that of the file.
     """
+    begin = size - len(first)
 
-    def __init__(self, texts: tuple[bytes, bytes], size: int) -> None:
-        self._first, self._second = texts
-        self._start = size - len(self._first)
-
-    def part(self, start: int, size: int) -> bytes | None:
-        """Return a part of the file; None if any byte of it is not known."""
-        if size < 0 or not 0 <= start - self._start <= len(self._first) - size:
+    def part(start: int, length: int) -> bytes | None:
+        if length < 0 or not 0 <= start - begin <= len(first) - length:
             return None
-        place = slice(start - self._start, start - self._start + size)
-        return self._first[place] if self._first[place] == self._second[place] else None
+        place = slice(start - begin, start - begin + length)
+        return first[place] if first[place] == second[place] else None
+
+    return part
 
 
-def unpacked_end(packed: bytes, size: int) -> End:
-    """Return the end of a file from the last bytes of its deflated form.
-
-    `packed` ends with the stream, `size` is the size of the file. If no block is found, nothing is known.
-    """
+def unpacked_end(packed: bytes, size: int) -> Callable[[int, int], bytes | None]:
+    """Return the end of a file of `size` bytes (see `known_end`) from the last bytes of its deflated form."""
     bits = int.from_bytes(packed, "little")
     shifted = [(bits >> shift).to_bytes(len(packed), "little") for shift in range(8)]
     for start in _headers(shifted):
         data = shifted[start % 8][start // 8 :]
         first = _unpacked(data, bytes(_WINDOW))
         if 0 < len(first) <= size:
-            return End((first, _unpacked(data, b"\xff" * _WINDOW)), size)
-    return End((b"", b""), size)
+            return known_end(first, _unpacked(data, b"\xff" * _WINDOW), size)
+    return known_end(b"", b"", size)
 
 
 def _headers(shifted: list[bytes]) -> Iterator[int]:
-    """Yield the bits at which the header of a block may begin, in their order.
-
-    `shifted` are the bytes, moved by 0 to 7 bits.
-    """
+    """Yield the bits at which the header of a block may begin; `shifted` is the data at 8 bit offsets."""
     for begin in range(0, len(shifted[0]), _STEP):
         yield from sorted(
             8 * match.start() + shift

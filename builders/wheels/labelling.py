@@ -5,8 +5,7 @@ different symbols. So the metadata requires ``torch==2.9.1+rocm6.4`` whatever th
 rejects any other torch. The pin is metadata only: uv can override it, pip skips it with ``--no-deps``, and
 another `PinStyle` makes it weaker.
 
-The module also makes wheels that only require another distribution, which installs the same modules under
-another name.
+Aliases are wheels that only require another distribution, which has the same modules.
 """
 
 from __future__ import annotations
@@ -57,12 +56,10 @@ _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """A distribution that is required in an exact version."""
+    """A distribution that is required in an exact version, with its local label."""
 
     name: str
-    """Normalized (PEP 503)."""
     version: str
-    """With its local label."""
     replaces: tuple[str, ...] = ()
     """Distributions with the same modules: requirements on them become requirements on this distribution."""
     always: bool = False
@@ -70,12 +67,10 @@ class Pin(msgspec.Struct, frozen=True):
 
 
 class RequirementChange(msgspec.Struct, frozen=True):
-    """A difference between the requirements of the source and of the wheel."""
+    """A difference between the requirements of the source and of the wheel; empty if added or removed."""
 
     before: str
-    """The requirement in the source; empty if it was added."""
     after: str
-    """The requirement in the wheel; empty if it was removed."""
     why: str
 
 
@@ -109,22 +104,12 @@ class Labelled(msgspec.Struct, frozen=True):
 def runtime_pins(
     torch: str, others: Mapping[str, str] | None = None, *, add_torch: bool = True
 ) -> tuple[Pin, ...]:
-    """Return the pins of a wheel that was built against a torch.
+    """Return the pins of a wheel that was built against a torch, a version with its local label (or empty).
 
-    Parameters
-    ----------
-    torch
-        Version, with its local label, of the torch that the wheel was built against; empty if it was built
-        without torch.
-    others
-        Versions, by name, of other distributions that must be the same at run time: those in the recipe's
-        `match_runtime`, and torch's triton (by its name for this torch, such as ``pytorch-triton-rocm``).
-    add_torch
-        Whether to require torch even if the source does not. A requirement of the source becomes exact
-        in any case.
+    `others` are versions, by name, of other distributions that must be the same at run time: those in the
+    recipe's `match_runtime`, and torch's triton (by its name for this torch, such as
+    ``pytorch-triton-rocm``). `add_torch` is whether to require torch even if the source does not.
 
-    Examples
-    --------
     >>> [f"{pin.name} {pin.version}" for pin in runtime_pins("2.9.1+rocm6.4", {"numpy": "2.1.0"})]
     ['torch 2.9.1+rocm6.4', 'numpy 2.1.0']
     """
@@ -140,10 +125,7 @@ def runtime_pins(
 def pin_requirements(
     requirements: Sequence[str], pins: Iterable[Pin], pin_style: PinStyle = "exact"
 ) -> tuple[tuple[str, ...], tuple[RequirementChange, ...]]:
-    """Pin the requirements of a wheel, and drop those on CUDA distributions.
-
-    Extras and markers stay, also in pins. A requirement that `packaging` cannot parse stays unchanged.
-    """
+    """Pin the requirements of a wheel, with extras and markers, and drop those on CUDA distributions."""
     pins = () if pin_style == "none" else tuple(pins)
     by_name = {name: pin for pin in reversed(pins) for name in (pin.name, *pin.replaces)}
     written: list[str] = []
@@ -205,11 +187,10 @@ def _parse(text: str) -> Requirement | None:
 
 
 def label_wheel(raw: Path, labels: Labels, directory: Path) -> Labelled:
-    """Write a copy of a wheel with other labels.
+    """Write a copy of a wheel with other labels; a damaged wheel leaves no file.
 
-    Members are copied as the build backend compressed them. Apart from that, the bytes of the copy depend
-    only on the content and the labels, not on when, where, or in which order the backend packed the wheel. If
-    the wheel is damaged or contradicts its metadata, no file is left in the directory.
+    Members are copied as the build backend compressed them. Apart from that, the bytes depend only on the
+    content and the labels, not on when, where, or in which order the backend packed the wheel.
     """
     try:
         with WheelReader(raw) as wheel:
@@ -230,8 +211,7 @@ class _Relabelling:
         try:
             self._version = Version(labels.version)
         except InvalidVersion:
-            msg = f"{labels.version!r} is not a valid version (PEP 440)."
-            raise MatrixError(msg) from None
+            raise MatrixError(f"{labels.version!r} is not a valid version (PEP 440).") from None
         self._stem = f"{wheel.name.replace('-', '_')}-{self._version}"
         self._info = f"{self._stem}.dist-info"
         python, abi, _ = file.removesuffix(".whl").split("-")[-3:]
@@ -242,8 +222,7 @@ class _Relabelling:
         try:
             self._tags = sorted(map(str, parse_tag(tag)))
         except ValueError:
-            msg = f"{labels.platform!r} is not a platform tag (PEP 425)."
-            raise MatrixError(msg) from None
+            raise MatrixError(f"{labels.platform!r} is not a platform tag (PEP 425).") from None
         self._notes: list[str] = []
         self._changes: tuple[RequirementChange, ...] = ()
 
@@ -272,8 +251,7 @@ class _Relabelling:
                 if "/sboms/" in new:
                     self._notes.append(f"{rest} of the source was replaced.")
             elif new in sources:
-                msg = f"{sources[new]} and {name} would both be renamed to {new}"
-                raise DamagedError(msg)
+                raise DamagedError(f"{sources[new]} and {name} would both be renamed to {new}")
             else:
                 sources[new] = name
                 executable = bool(info.external_attr >> 16 & 0o111)
@@ -301,21 +279,18 @@ class _Relabelling:
             digest.update(data)
             yield data
         if expected and recorded_hash(digest.digest(), algorithm) != f"{algorithm}={expected}":
-            msg = f"the {algorithm} of {info.filename} differs from RECORD"
-            raise DamagedError(msg)
+            raise DamagedError(f"the {algorithm} of {info.filename} differs from RECORD")
 
     def _chunks(self, info: zipfile.ZipInfo, deflated: deque[bytes] | None) -> Iterator[bytes]:
         try:
             yield from self._wheel.chunks(info, deflated)
         except DamagedError as error:
-            msg = f"{info.filename} {error}"
-            raise DamagedError(msg) from None
+            raise DamagedError(f"{info.filename} {error}") from None
 
     def _read(self, name: str) -> bytes:
         info = self._members[f"{self._source}/{name}"]
         if info.file_size > self._wheel.largest(name):
-            msg = f"its {name} has {info.file_size} bytes"
-            raise DamagedError(msg)
+            raise DamagedError(f"its {name} has {info.file_size} bytes")
         return b"".join(self._checked(info))
 
     def _read_record(self) -> dict[str, tuple[str, str]]:
@@ -332,8 +307,7 @@ class _Relabelling:
             if name in unhashed:
                 recorded.pop(name, None)
             elif algorithm not in _HASHES or not digest:
-                msg = f"RECORD has no SHA-256 for {name}"
-                raise DamagedError(msg)
+                raise DamagedError(f"RECORD has no SHA-256 for {name}")
         return recorded
 
     def _metadata(self) -> bytes:
@@ -341,16 +315,13 @@ class _Relabelling:
         headers = _headers(text)
         name, version = _only("METADATA", headers, "name"), _only("METADATA", headers, "version")
         if canonicalize_name(name) != self._wheel.name:
-            msg = f"its METADATA is for {name}"
-            raise DamagedError(msg)
+            raise DamagedError(f"its METADATA is for {name}")
         try:
             own = Version(version)
         except InvalidVersion:
-            msg = f"its METADATA has the invalid version {version!r}"
-            raise DamagedError(msg) from None
+            raise DamagedError(f"its METADATA has the invalid version {version!r}") from None
         if own != self._wheel.version:
-            msg = f"its METADATA has version {version}"
-            raise DamagedError(msg)
+            raise DamagedError(f"its METADATA has version {version}")
         if own.public != self._version.public:
             self._notes.append(f"The source has version {version}; the wheel gets version {self._version}.")
         old = headers.get("requires-dist", [])
@@ -365,8 +336,7 @@ class _Relabelling:
         text = self._read("WHEEL")
         version = _only("WHEEL", _headers(text), "wheel-version")
         if version.partition(".")[0] != "1":
-            msg = f"its wheel format is {version}; only version 1 is supported"
-            raise DamagedError(msg)
+            raise DamagedError(f"its wheel format is {version}; only version 1 is supported")
         number = self._labels.build_number
         return edit_headers(text, {"Build": [] if number is None else [str(number)], "Tag": self._tags})
 
@@ -383,8 +353,7 @@ def _regular_members(wheel: WheelReader) -> dict[str, zipfile.ZipInfo]:
         elif name in members:
             why = "is in the wheel twice"
         if why:
-            msg = f"{name} {why}"
-            raise DamagedError(msg)
+            raise DamagedError(f"{name} {why}")
         if not info.is_dir():
             members[name] = info
     return members
@@ -392,16 +361,13 @@ def _regular_members(wheel: WheelReader) -> dict[str, zipfile.ZipInfo]:
 
 def _only_dist_info(wheel: WheelReader, members: Mapping[str, zipfile.ZipInfo]) -> str:
     if len(wheel.dist_infos) != 1:
-        msg = f"it has {len(wheel.dist_infos)} metadata directories instead of one"
-        raise DamagedError(msg)
+        raise DamagedError(f"it has {len(wheel.dist_infos)} metadata directories instead of one")
     (directory,) = wheel.dist_infos
     if not canonicalize_name(directory).startswith(f"{wheel.name}-"):
-        msg = f"its metadata directory {directory} is for another distribution"
-        raise DamagedError(msg)
+        raise DamagedError(f"its metadata directory {directory} is for another distribution")
     for name in ("METADATA", "WHEEL", "RECORD"):
         if f"{directory}/{name}" not in members:
-            msg = f"it has no {name}"
-            raise DamagedError(msg)
+            raise DamagedError(f"it has no {name}")
     return directory
 
 
@@ -425,10 +391,9 @@ def _only(file: str, headers: Mapping[str, list[str]], name: str) -> str:
 
 
 def edit_headers(text: bytes, changes: Mapping[str, Sequence[str]]) -> bytes:
-    """Replace the headers with the given names in METADATA or WHEEL; an empty list removes them.
+    """Replace headers in METADATA or WHEEL; an empty list removes them, and new names are appended.
 
-    New values replace the first old value, or are appended. Other headers and the description do not change:
-    Latin-1 keeps every byte, so nothing is re-encoded.
+    Other headers and the description do not change: Latin-1 keeps every byte, so nothing is re-encoded.
     """
     message = HeaderParser().parsestr(text.decode("latin-1"))
     pending = {
@@ -453,10 +418,7 @@ def alias_requirement(pick: Distribution, resolution: Resolution) -> str:
 def write_alias(
     pick: Distribution, resolution: Resolution, directory: Path, *, build_number: int | None = None
 ) -> Path:
-    """Write the wheel of an alias, and return its path. Its bytes depend only on the arguments.
-
-    `build_number` is the build tag (PEP 427), if the index has another wheel of this version.
-    """
+    """Write the wheel of an alias, and return its path. Its bytes depend only on the arguments."""
     stem = f"{pick.name.replace('-', '_')}-{pick.pinned}"
     info = f"{stem}.dist-info"
     torch = resolution.pick("torch")

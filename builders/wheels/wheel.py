@@ -29,10 +29,10 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 from zlib_ng import zlib_ng as zlib
 
-from builders.wheels.deflate import HIGHEST_RATIO, End, InflateError, unpacked_end
+from builders.wheels.deflate import HIGHEST_RATIO, InflateError, known_end, unpacked_end
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
     from pathlib import Path
     from typing import Self
@@ -57,20 +57,15 @@ class DamagedError(Exception):
 class WheelReader:
     """A wheel, opened for reading. Use it as a context manager.
 
-    `file` is its content, if it is not a local file; then only the name in the path is used.
-
-    Raise `DamagedError` if the file is not a wheel, or would fill memory or disk; `OSError` if the file
-    cannot be read.
+    `file` is its content, if it is not a local file. Raise `DamagedError` if the file is not a wheel, or
+    would fill memory or disk; `OSError` if it cannot be read.
     """
 
     name: str
-    """Normalized, from the file name."""
     version: Version
-    """From the file name."""
     tags: tuple[Tag, ...]
-    """From the file name, sorted."""
+    """Name, version and tags are those of the file name; the name is normalized."""
     members: tuple[zipfile.ZipInfo, ...]
-    """All members, directories included."""
     size: int
     """Size of the file in bytes."""
 
@@ -118,10 +113,7 @@ class WheelReader:
         return next((info for info in reversed(self.members) if info.filename == path), None)
 
     def largest(self, name: str) -> int:
-        """Return the maximum size of METADATA, WHEEL or RECORD in bytes.
-
-        A row of RECORD is a path, in which quotes are doubled, a hash and a size.
-        """
+        """Return the maximum size of METADATA, WHEEL or RECORD in bytes."""
         if name != "RECORD":
             return LARGEST_METADATA
         return (1 << 16) + sum(200 + 2 * len(info.filename.encode()) for info in self.members)
@@ -131,22 +123,16 @@ class WheelReader:
         return b"".join(self.chunks(info))
 
     def chunks(self, info: zipfile.ZipInfo, deflated: deque[bytes] | None = None) -> Iterator[bytes]:
-        """Yield the content of a member in chunks.
+        """Yield the content of a member; its compressed data, if it is deflated, goes to `deflated`.
 
-        `deflated` receives the compressed data of a deflated member, in the order of the chunks.
-
-        Raises
-        ------
-        DamagedError
-            The member cannot be read, or its size or checksum is wrong. Chunks that were yielded before must
-            be discarded.
+        Raise `DamagedError` if the member cannot be read, or its size or checksum is wrong: chunks that were
+        yielded before must be discarded.
         """
         if info.flag_bits & 1:
             msg = "is encrypted"
             raise DamagedError(msg)
         if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-            msg = f"is compressed by method {info.compress_type}; wheels are stored or deflated"
-            raise DamagedError(msg)
+            raise DamagedError(f"is compressed by method {info.compress_type}; wheels are stored or deflated")
         size = checksum = 0
         try:
             for data in self._unpacked(info, deflated):
@@ -156,11 +142,9 @@ class WheelReader:
                 checksum = zlib.crc32(data, checksum)
                 yield data
         except (zipfile.BadZipFile, RuntimeError, ValueError, EOFError, InflateError) as error:
-            msg = f"cannot be unpacked ({str(error) or type(error).__name__})"
-            raise DamagedError(msg) from None
+            raise DamagedError(f"cannot be unpacked ({str(error) or type(error).__name__})") from None
         if size != info.file_size:
-            msg = f"does not have the {info.file_size} bytes that the wheel's directory states"
-            raise DamagedError(msg)
+            raise DamagedError(f"does not have the {info.file_size} bytes that the wheel's directory states")
         if checksum != info.CRC:
             msg = "does not match its checksum"
             raise DamagedError(msg)
@@ -188,31 +172,20 @@ class WheelReader:
                 raise ValueError(msg)
 
     def start(self, info: zipfile.ZipInfo, packed: int) -> bytes:
-        """Return what the first bytes of a member contain; its checksum is not compared.
-
-        `packed` is the number of bytes of the wheel that are read.
-
-        Raise `DamagedError` if the member cannot be read.
-        """
+        """Return what the first bytes of a member, `packed` in the wheel, contain, without its checksum."""
         data = self._packed(info, 0, packed)
         if info.compress_type == zipfile.ZIP_STORED:
             return data
         try:
             return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, HIGHEST_RATIO * packed)
         except InflateError as error:
-            msg = f"cannot be unpacked ({error})"
-            raise DamagedError(msg) from None
+            raise DamagedError(f"cannot be unpacked ({error})") from None
 
-    def end(self, info: zipfile.ZipInfo, packed: int) -> End:
-        """Return what the last bytes of a member contain, as far as this can be known.
-
-        `packed` is the number of bytes of the wheel that are read.
-
-        Raise `DamagedError` if the member cannot be read.
-        """
+    def end(self, info: zipfile.ZipInfo, packed: int) -> Callable[[int, int], bytes | None]:
+        """Return what the last bytes of a member, `packed` in the wheel, contain; see `known_end`."""
         data = self._packed(info, max(0, info.compress_size - packed), packed)
         if info.compress_type == zipfile.ZIP_STORED:
-            return End((data, data), info.file_size)
+            return known_end(data, data, info.file_size)
         return unpacked_end(data, info.file_size)
 
     def _packed(self, info: zipfile.ZipInfo, start: int, size: int) -> bytes:
@@ -262,10 +235,7 @@ class WheelReader:
 
     @contextmanager
     def partly(self, info: zipfile.ZipInfo) -> Iterator[Content]:
-        """Yield the content of a member; if it is not compressed, only the slices that are used are read.
-
-        The checksum of such a member is not compared.
-        """
+        """Yield the content of a member; slices of a stored one are read when used, without its checksum."""
         if info.compress_type == zipfile.ZIP_STORED and info.file_size > _CHUNK:
             yield StoredMember(self._file, info)
             return
@@ -312,7 +282,7 @@ class LimitedFile(io.FileIO):
     """A file that rejects huge reads and seeks before its start, which a damaged directory would cause."""
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Change the position; reject a position before the start of the file."""
+        """Change the position; reject one before the start of the file."""
         if whence == io.SEEK_SET and offset < 0:
             msg = "its directory points outside the file"
             raise DamagedError(msg)
@@ -321,8 +291,7 @@ class LimitedFile(io.FileIO):
     def read(self, size: int | None = -1) -> bytes:
         """Read bytes; reject a read of more than the largest directory that is accepted."""
         if size is not None and size > _LARGEST_DIRECTORY:
-            msg = f"its directory would have {size} bytes"
-            raise DamagedError(msg)
+            raise DamagedError(f"its directory would have {size} bytes")
         return super().read(-1 if size is None else size)
 
 
@@ -335,8 +304,7 @@ def _check_directory(members: Sequence[zipfile.ZipInfo], file_size: int) -> None
         raise DamagedError(msg)
     total = sum(info.file_size for info in members)
     if total > _MOST_UNPACKED or total > max(_ALWAYS_ALLOWED, HIGHEST_RATIO * file_size):
-        msg = f"its members would unpack to {total} bytes; the file has {file_size}"
-        raise DamagedError(msg)
+        raise DamagedError(f"its members would unpack to {total} bytes; the file has {file_size}")
 
 
 def is_unsafe(name: str) -> bool:
@@ -361,8 +329,6 @@ def overlapping(members: Sequence[zipfile.ZipInfo]) -> Iterator[tuple[str, str]]
 def is_dist_info_of(directory: str, name: str, version: str) -> bool:
     """Return whether a ``.dist-info`` directory belongs to a name and a version, in any spelling.
 
-    Examples
-    --------
     >>> is_dist_info_of("Flash_Attn-2.8.dist-info", "flash-attn", "2.8")
     True
     """
@@ -374,15 +340,11 @@ def is_dist_info_of(directory: str, name: str, version: str) -> bool:
 
 
 def record_rows(text: bytes) -> Iterator[list[str]]:
-    """Yield the rows of a RECORD: path, hash, size.
-
-    Raise `DamagedError` if the RECORD is not valid CSV in UTF-8.
-    """
+    """Yield the rows of a RECORD: path, hash, size; raise `DamagedError` if it is not CSV in UTF-8."""
     try:
         yield from csv.reader(io.TextIOWrapper(io.BytesIO(text), encoding="utf-8", newline=""))
     except (UnicodeDecodeError, csv.Error) as error:
-        msg = f"RECORD cannot be read ({error})"
-        raise DamagedError(msg) from None
+        raise DamagedError(f"RECORD cannot be read ({error})") from None
 
 
 def recorded_hash(digest: bytes, algorithm: str = "sha256") -> str:
@@ -403,10 +365,7 @@ class NewMember(NamedTuple):
 
 
 def write_wheel(path: Path, members: Mapping[str, NewMember], dist_info: str) -> None:
-    """Write a wheel and its RECORD; the bytes depend only on the members.
-
-    Members are sorted, with those of the metadata directory at the end and RECORD last. All have the
-    date of ``SOURCE_DATE_EPOCH``, or else 1980-01-01.
+    """Write a wheel and its RECORD; the bytes depend only on the members and on ``SOURCE_DATE_EPOCH``.
 
     Raise `DamagedError` if a member does not have the recorded hash.
     """
@@ -415,8 +374,7 @@ def write_wheel(path: Path, members: Mapping[str, NewMember], dist_info: str) ->
         for name in sorted(members, key=lambda one: (one.startswith(f"{dist_info}/"), one)):
             digest = recorded_hash(_write_member(archive, name, members[name]))
             if members[name].recorded not in {"", digest}:
-                msg = f"the sha256 of {name} differs from RECORD"
-                raise DamagedError(msg)
+                raise DamagedError(f"the sha256 of {name} differs from RECORD")
             rows.append((name, digest, str(members[name].size)))
         record = f"{dist_info}/RECORD"
         text = io.StringIO()
@@ -428,8 +386,8 @@ def write_wheel(path: Path, members: Mapping[str, NewMember], dist_info: str) ->
 def check_written(path: Path) -> None:
     """Let an independent reader check a wheel that we wrote: its name, RECORD, members and metadata.
 
-    It must find the hash of each member, and the metadata must agree with it. `write_wheel` has compared the
-    other hashes while it copied; to unpack everything again would double the time of labelling.
+    `write_wheel` has compared the hashes of other members while it copied; to unpack everything again would
+    double the time of labelling.
     """
     from wheel.wheelfile import WheelFile  # 20 ms
 

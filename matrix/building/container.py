@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from builders.index import Index
     from matrix.command_line.context import Context
     from matrix.consumers import Maker
-    from matrix.show.screen import Screen
+    from matrix.show.render import Screen
     from resolver.model import Resolution
 
 

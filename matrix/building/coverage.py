@@ -34,12 +34,11 @@ from resolver.versions import shorten, sort_key
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from builders.building.build_host import BuildHost
     from builders.building.expected_time import Resources
     from builders.building.inputs import Limits
-    from builders.building.plan import Task
+    from builders.building.plan import BuildHost, Task
     from builders.index import Index
-    from matrix.show.screen import Screen
+    from matrix.show.render import Screen
     from resolver.answers.table import Cell, Column, TableRow
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import ProvenSet
@@ -278,13 +277,18 @@ def cover(context: Context, index: Index) -> Coverage | Conflict:
     rows = table.rows_or_conflict()
     if isinstance(rows, Conflict):
         return rows
-    requested = _Requests(context, index)
-    cells = []
+    requirements = context.inputs.requirements if context.settings.has_requirements else ()
+    default = context.with_options(lock=None)
+    lock = default.lock if default.has_lock else None
+    earlier = built_for(index)
+    cells: list[_Covered] = []
     indexes = package_indexes(own.settings, own.inputs, own.console)
     planner = _Planner(own, catalog, indexes, index, table)
     own.console.step("resolve the cells of the selection")
     for row in rows:
-        cells += [requested.marked(planner.covered(row, column)) for column in table.columns]
+        cells += [planner.covered(row, column) for column in table.columns]
+    for cell in cells:
+        cell.requested = _is_requested(cell, requirements, lock, earlier)
     built = {task.pick.name for cell in cells for task in cell.tasks}
     for text in table.request.ops:
         if (name := text.partition(":")[0]) not in built:
@@ -317,40 +321,24 @@ def _context_of_selection(context: Context) -> Context:
     return result
 
 
-class _Requests:
-    """Everything that was requested in matrix.toml, in the lock, or by an earlier build."""
-
-    def __init__(self, context: Context, index: Index) -> None:
-        self._requirements: Sequence[Requirement] = ()
-        if context.settings.has_requirements:
-            self._requirements = context.inputs.requirements
-        default = context.with_options(lock=None)
-        self._lock = default.lock if default.has_lock else None
-        self._built = built_for(index)
-
-    def marked(self, cell: _Covered) -> _Covered:
-        picks = cell.cell.picks
-        cell.requested = bool(
-            any((pick.name, cell.row.torch) in self._built for pick in picks)
-            or self._is_required(cell)
-            or self._is_locked(cell)
-        )
-        return cell
-
-    def _is_required(self, cell: _Covered) -> bool:
-        names = {pick.name: pick.version for pick in cell.cell.picks}
-        versions = {"torch": cell.row.torch, "python": cell.row.python, "rocm": cell.row.rocm, **names}
-        return any(requirement.name in names for requirement in self._requirements) and all(
-            requirement.specifier is None or requirement.specifier.allows(versions[requirement.name])
-            for requirement in self._requirements
-            if requirement.name in versions
-        )
-
-    def _is_locked(self, cell: _Covered) -> bool:
-        lock, row = self._lock, cell.row
-        if lock is None or (lock.version_of("torch"), lock.version_of("python")) != (row.torch, row.python):
-            return False
-        return any(lock.version_of(pick.name) == pick.version for pick in cell.cell.picks)
+def _is_requested(
+    cell: _Covered, requirements: Sequence[Requirement], lock: Resolution | None, built: set[tuple[str, str]]
+) -> bool:
+    """Return whether a cell was requested in matrix.toml, in the lock, or by an earlier build."""
+    row, picks = cell.row, cell.cell.picks
+    if any((pick.name, row.torch) in built for pick in picks):
+        return True
+    names = {pick.name: pick.version for pick in picks}
+    versions = {"torch": row.torch, "python": row.python, "rocm": row.rocm, **names}
+    if any(requirement.name in names for requirement in requirements) and all(
+        requirement.specifier is None or requirement.specifier.allows(versions[requirement.name])
+        for requirement in requirements
+        if requirement.name in versions
+    ):
+        return True
+    if lock is None or (lock.version_of("torch"), lock.version_of("python")) != (row.torch, row.python):
+        return False
+    return any(lock.version_of(pick.name) == pick.version for pick in picks)
 
 
 class _Planner:

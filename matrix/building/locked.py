@@ -6,11 +6,10 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from builders.building.build_host import find_build_host
 from builders.building.inputs import environment_of
-from builders.building.plan import plan
+from builders.building.plan import find_build_host, plan
 from builders.index_client import IndexClient
-from builders.network.pip_configuration import package_sources
+from builders.network.urls import package_sources
 from matrix.show.render import counted
 from resolver.errors import MatrixError
 
@@ -43,7 +42,7 @@ def wheels_of_lock(
     """Return the wheels in the index of each distribution that a lock builds, by name.
 
     Of several builds of a version, only the one with the inputs of the lock is returned, or all, with a
-    warning, if this machine cannot determine it. `candidates` are looked up unless the caller has them;
+    warning, if this machine cannot determine it. `candidates` are looked up unless the caller has them.
     `args` may have the options of a build host.
     """
     wheels = {**(candidate_wheels(lock, index) if candidates is None else candidates)}

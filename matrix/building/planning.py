@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from builders.building.build_host import find_build_host
 from builders.building.compilation import find_compiler_cache
 from builders.building.inputs import Limits, wheels_of
-from builders.building.plan import plan
+from builders.building.plan import find_build_host, plan
 from builders.building.records import InputChange, TaskState, changes_since_last_build, explain_changes
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from builders.scheduling.batch import Run
@@ -30,15 +29,12 @@ from matrix.show.render import counted
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from builders.building.build_host import BuildHost
     from builders.building.expected_time import Resources
-    from builders.building.plan import Task
+    from builders.building.plan import BuildHost, Task
     from builders.index import Index
     from builders.scheduling.batch import BatchSystem
-    from matrix.command_line.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.model import Resolution
 

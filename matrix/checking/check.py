@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 from matrix.checking.document import fixable, in_order, read_requirements
 from matrix.checking.line_rules import check_conda, check_lines, check_paths
-from matrix.checking.package_rules import check_extensions, check_indexes, check_names, check_torch
+from matrix.checking.package_rules import (
+    check_extensions,
+    check_indexes,
+    check_known,
+    check_names,
+    check_torch,
+)
 from matrix.show.render import count_text
 
 if TYPE_CHECKING:
@@ -17,7 +23,16 @@ if TYPE_CHECKING:
     from builders.findings import Finding
     from matrix.checking.document import Document, ExpectedTarget
 
-_CHECKS = (check_lines, check_paths, check_indexes, check_torch, check_names, check_extensions, check_conda)
+_CHECKS = (
+    check_lines,
+    check_paths,
+    check_indexes,
+    check_torch,
+    check_names,
+    check_extensions,
+    check_known,
+    check_conda,
+)
 _CONDA_KEY = re.compile(r"(?m)^(dependencies|channels)\s*:")
 _MOST_ROUNDS = 50
 """Limit for corrections one after another; real files need far fewer."""

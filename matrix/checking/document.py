@@ -70,6 +70,8 @@ RULES: dict[str, Severity] = {
     "unknown-torch": "warning",
     "torch-python": "error",
     "cuda-package": "error",
+    "cpu-only": "error",
+    "does-not-fit": "error",
     "second-triton": "error",
     "rocm-placeholder": "warning",
     # Names on several indexes
@@ -287,6 +289,8 @@ class ExpectedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The versions that a file may contain."""
 
     catalog: Catalog
+    request: Request
+    """A request with this target, or that of the lock."""
     consumer: Consumer
     backend: str
     rocm: tuple[str, ...] = ()
@@ -343,6 +347,7 @@ def expect_request(
     against = f"{target.site} on {target.date}" + (f", {target.base_image}" if target.base_image else "")
     return ExpectedTarget(
         catalog=catalog,
+        request=request,
         consumer=consumer,
         backend=target.backend,
         rocm=rocm,
@@ -380,6 +385,7 @@ def expect_lock(
     rocm, image = lock.version_of("rocm"), catalog.image.get(lock.version_of("base-image"))
     return ExpectedTarget(
         catalog=catalog,
+        request=lock.request,
         consumer=consumer,
         backend=lock.target.backend,
         rocm=(minor(rocm),) if rocm else (),

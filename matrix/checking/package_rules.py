@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
@@ -14,16 +15,25 @@ from builders.audit.platform_tags import too_new_glibc
 from builders.constants import MOUNTED_INDEX
 from builders.index import Index
 from builders.machine.host import glibc_version, missing_python
-from builders.network.pip_configuration import public_index
+from builders.network.urls import public_index
 from matrix.checking.document import finding, released_with
 from matrix.checking.pip_line import PipLine, url_path
+from resolver.answers.resolve import resolve
 from resolver.compiling.names import replacement
+from resolver.errors import MatrixError
 from resolver.facts.catalog import applies
-from resolver.requirements import TRITON_NAMES, is_for_cuda, is_rocm_package, required_name
+from resolver.model import Conflict, Resolution
+from resolver.requirements import (
+    TRITON_NAMES,
+    is_for_cuda,
+    is_rocm_package,
+    parse_requirement,
+    required_name,
+)
 from resolver.versions import is_version, join_words, minor, satisfies, sort_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from builders.findings import Finding
     from matrix.checking.document import Document, Entry, ExpectedTarget
@@ -43,6 +53,8 @@ _ROCM_INDEX = "ROCm's pip packages are on AMD's indexes. `matrix env` writes a f
 _BOOTSTRAP = "rocm-bootstrap"
 """The only pip package of ROCm that PyPI has, too."""
 _HASH = "Add its hash: `matrix env --hashes` writes such a file from a lock."
+_CUDA_EXTRA = re.compile(r"(?:^|[-_])cuda", re.IGNORECASE)
+_EXPLAIN = "`matrix resolve` with these requirements names the sources, and requests that fit."
 _PIN = "Pin the exact version with its label. `matrix env --for cotainr` writes such a file from a lock."
 
 
@@ -376,6 +388,113 @@ def check_names(document: Document, expected: ExpectedTarget) -> Iterator[Findin
         message = f"The index {expected.index} has {line.name}. {reason}"
         corrected = [line.with_pin(versions[-1])] if versions and "+" in versions[-1] else []
         yield finding("any-index", entry, message, corrected=corrected, fix="" if corrected else _HASH)
+
+
+def check_known(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
+    """Check what the catalog knows of distributions that are not compiled here, as `matrix resolve` would.
+
+    Neither indexes nor wheels are read; `unread` names what this leaves out.
+    """
+    entries = {
+        entry.pip.name: entry
+        for entry in document.entries
+        if entry.pip.requirement is not None
+        and not entry.pip.location
+        and entry.pip.name not in expected.pins
+    }
+    for name, entry in entries.items():
+        if row := expected.catalog.wrong_name.get(name):
+            means = join_words(row.means)
+            message = f"The project {name} is {row.project}, not {means}."
+            yield finding("other-project", entry, message, fix=f"Write {means} instead.")
+    if expected.backend == "rocm":
+        yield from _check_cuda_extras(entries.values())
+        yield from _check_fit(entries, expected)
+
+
+def _check_cuda_extras(entries: Iterable[Entry]) -> Iterator[Finding]:
+    for entry in entries:
+        requirement = entry.pip.requirement
+        extras = sorted(filter(_CUDA_EXTRA.search, requirement.extras if requirement else ()))
+        if extras:
+            message = f"{entry.pip.name}[{','.join(extras)}] installs distributions for NVIDIA GPUs."
+            yield finding("cuda-package", entry, message, fix="Remove the extra.")
+
+
+def _check_fit(entries: Mapping[str, Entry], expected: ExpectedTarget) -> Iterator[Finding]:
+    """Resolve what the catalog knows of the wheels in a file; a torch with a label is resolved with them."""
+    catalog = expected.catalog
+    known = {}
+    for name, entry in entries.items():
+        requirement = entry.pip.requirement
+        is_known = _is_read(catalog, name) or (name == "torch" and entry.pip.local)
+        other = [
+            one
+            for one in (requirement.extras if requirement else ())
+            if one == "cpu" or _CUDA_EXTRA.search(one)
+        ]
+        if requirement and is_known and not requirement.marker and not other:
+            known[name] = parse_requirement(f"{name}{requirement.specifier}")
+    if not any(_is_read(catalog, name) for name in known):
+        return
+    requirements = tuple(known.values())
+    torch = entries["torch"].pip.pinned if "torch" in entries else ""
+    brings_rocm = torch in catalog.torch and catalog.torch[torch].pip_rocm
+    image = replace(expected.request, requirements=(parse_requirement("base-image"),))
+    try:
+        if not brings_rocm and not any(map(is_rocm_package, entries)):
+            offers = isinstance(resolve(catalog, image, None), Resolution)
+            requirements += image.requirements if offers else ()
+        answer = resolve(catalog, replace(image, requirements=requirements), None)
+    except MatrixError:  # the catalog does not have one of the versions
+        return
+    if isinstance(answer, Conflict):
+        names = {f"you asked for {requirement.text}": name for name, requirement in known.items()}
+        involved = [names[item.text] for item in answer.core if item.text in names] or [*known]
+        facts = [item.text for item in answer.core if item.text not in {*names, "you asked for base-image"}]
+        message = f"{join_words(involved, joiner='and')} cannot be used here: {'; '.join(facts)}."
+        yield finding("does-not-fit", entries[involved[0]], message, fix=_EXPLAIN)
+        return
+    for name in known:
+        needed = sorted(
+            {row.on for row in catalog.requires if row.package == name and _is_for_rocm(catalog, row.on)}
+        )
+        if needed and not _is_for_rocm(catalog, name) and not entries.keys() & {*needed}:
+            chosen = [one for one in needed if answer.version_of(one)]
+            pins = join_words([f"{one}=={answer.version_of(one)}" for one in (name, *chosen)], joiner="and")
+            message = f"pip installs {name} without {join_words(needed)}, so it runs on the CPU only."
+            fix = f"Require {pins}, or {name}[cpu] if the CPU is enough."
+            yield finding("cpu-only", entries[name], message, fix=fix)
+
+
+def _is_read(catalog: Catalog, name: str) -> bool:
+    """Return whether the catalog has facts about the wheels of a distribution that is not compiled here."""
+    return (
+        name in catalog.package
+        and not _is_built(catalog, name)
+        and any(row.package == name for row in catalog.requires)
+    )
+
+
+def _is_for_rocm(catalog: Catalog, name: str) -> bool:
+    package = catalog.package.get(name)
+    return package is not None and package.system_rocm
+
+
+def unread(document: Document, expected: ExpectedTarget) -> list[str]:
+    """Return the distributions of a file for AMD GPUs of which the catalog knows nothing."""
+    catalog = expected.catalog
+    names = [entry.pip.name for entry in document.entries if entry.pip.requirement is not None]
+    known = {*catalog.package, *catalog.wrong_name, *TORCH_FAMILY, *TRITON_NAMES, *expected.pins}
+    return [
+        name
+        for name in dict.fromkeys(names)
+        if expected.backend == "rocm"
+        and name not in known
+        and not is_rocm_package(name)
+        and not replacement(catalog, name)
+        and not is_for_cuda(name)
+    ]
 
 
 def _is_built(catalog: Catalog, name: str) -> bool:

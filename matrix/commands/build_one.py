@@ -28,7 +28,6 @@ from resolver.versions import join_words, shorten
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from builders.building.plan import Task
     from matrix.command_line.context import Context
@@ -90,7 +89,13 @@ def execute(context: Context) -> int:
     if missing:
         builds.run(keep_going=True)
     results = [
-        _result(task, "built" if key in missing else "up to date", builds.wheels.get(key) or task.wheel)
+        TaskResult(
+            key=key,
+            name=task.pick.name,
+            version=task.pick.pinned,
+            state="built" if key in missing else "up to date",
+            wheel=str(builds.wheels.get(key) or task.wheel),
+        )
         for key, task in tasks.items()
         if key not in missing or key in builds.wheels
     ]
@@ -118,16 +123,6 @@ def _task(prefix: str, tasks: Mapping[str, Task], locks: str) -> Task:
         "glibc and, without --cpu, its CPU. If one of them has changed, plan again with `matrix plan`."
     )
     raise UsageError(msg, hint=hint)
-
-
-def _result(task: Task, state: Literal["up to date", "built"], wheel: Path | None) -> TaskResult:
-    return TaskResult(
-        key=task.build_key,
-        name=task.pick.name,
-        version=task.pick.pinned,
-        state=state,
-        wheel=str(wheel),
-    )
 
 
 def _print(results: Sequence[TaskResult], context: Context) -> None:

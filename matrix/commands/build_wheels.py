@@ -64,7 +64,7 @@ from resolver.errors import MatrixError, StoppedError
 from resolver.model import Conflict
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from builders.building.inputs import Limits
     from builders.building.plan import Task
@@ -134,9 +134,9 @@ def execute(context: Context) -> int:
         for wheel in wheels:
             if wheel.changed:
                 context.console.info(f"{wheel.title} is built again: {wheel.why}.")
-    exit_code = (
-        _warn(wheels, context) if args.dry_run else build_missing(tasks, wheels, catalog, executor, context)
-    )
+    if args.dry_run:
+        _warn(wheels, context)
+    exit_code = 0 if args.dry_run else build_missing(tasks, wheels, catalog, executor, context)
     _print(wheels, index, context)
     return exit_code
 
@@ -224,11 +224,10 @@ def _planned(task: Task, index: Index) -> TaskState:
     return state
 
 
-def _warn(wheels: Sequence[TaskState], context: Context) -> int:
+def _warn(wheels: Sequence[TaskState], context: Context) -> None:
     for wheel in wheels:
         for warning in wheel.warnings:
             context.console.warning(warning)
-    return 0
 
 
 def _build(builds: Builds, wheels: Sequence[TaskState], context: Context) -> int:
@@ -269,7 +268,8 @@ def _build_table(context: Context) -> int:
         keys = coverage.within(args.budget, keys)
     wheels = [_planned(task, index) for task in coverage.tasks.values()]
     if args.dry_run:
-        return _print_cells(coverage, wheels, context, _warn(_of(wheels, keys), context))
+        _warn([wheel for wheel in wheels if wheel.key in keys], context)
+        return _print_cells(coverage, wheels, context, 0)
     try:
         exit_code = _build_cells(coverage, keys, wheels, executor, context)
     except (DiskFullError, StoppedError) as error:
@@ -283,10 +283,6 @@ def _build_table(context: Context) -> int:
         context.console.error(error_to_print.message, error_to_print.hint)
         exit_code = error_to_print.exit_code
     return _print_cells(coverage, wheels, context, exit_code)
-
-
-def _of(wheels: Iterable[TaskState], keys: Collection[str]) -> list[TaskState]:
-    return [wheel for wheel in wheels if wheel.key in keys]
 
 
 def _build_cells(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from matrix.command_line.context import Context
-    from matrix.show.screen import Cell, Screen
+    from matrix.show.render import Cell, Screen
 
 SUMMARY = "list past and running builds: state, node, time, memory, log, and why each was built"
 EXAMPLE = "matrix builds apex --index index --format json"

@@ -31,7 +31,7 @@ from builders.storage.files import write_atomic
 from builders.storage.lease import TemporaryDirectory
 from matrix.checking.check import check, difference, fixed, read_document, summary
 from matrix.checking.document import CONSUMERS, Consumer, Kind, expect_lock, expect_request, read_file
-from matrix.checking.package_rules import TORCH_FAMILY
+from matrix.checking.package_rules import TORCH_FAMILY, unread
 from matrix.checking.pip_line import url_path
 from matrix.command_line.options import add_format, add_site_options
 from matrix.show.json_document import JsonDocument
@@ -39,7 +39,7 @@ from matrix.show.render import findings_text
 from resolver.environment import NEWEST_PATCH, platform_tags
 from resolver.errors import CommandError, TooSlowError, UsageError
 from resolver.requirements import TRITON_NAMES
-from resolver.versions import is_version, shorten
+from resolver.versions import is_version, join_words, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -241,6 +241,8 @@ class CheckDocument(JsonDocument, kw_only=True):
     consumer: Consumer = msgspec.field(name="for")
     against: str
     findings: list[Finding]
+    unread: list[str]
+    """Distributions of which the catalog knows nothing, and whose wheels were not read."""
     preflight: Preflight
     diff: str
 
@@ -311,7 +313,7 @@ def execute(context: Context) -> int:
         if new != text:
             _write(args.file, new)
             document = read_document(new, document.name)
-    findings = check(document, expected)
+    findings, names = check(document, expected), unread(document, expected)
     answer = preflight(document, expected, seconds=args.timeout) if args.preflight else SKIPPED
     rejected = answer.outcome == "refused"
     failed = rejected or any(finding.severity == "error" for finding in findings)
@@ -325,6 +327,7 @@ def execute(context: Context) -> int:
                 consumer=consumer,
                 against=expected.against,
                 findings=findings,
+                unread=names,
                 preflight=answer,
                 diff=diff,
             )
@@ -335,6 +338,12 @@ def execute(context: Context) -> int:
         if any(finding.id in _FOR_CUDA for finding in findings):
             file = shlex.quote(document.name)
             console.info(f"For an environment that fits: `matrix inspect {file} --repair -o DIR`")
+        if names:
+            option = "--env" if document.kind == "conda" else "-r"
+            console.info(
+                f"Not looked at: the wheels of {join_words(names, joiner='and')}, and so whether they run on "
+                f"AMD GPUs. `matrix resolve {option} {shlex.quote(document.name)}` reads them."
+            )
     return 1 if failed else 0
 
 

@@ -11,9 +11,8 @@ from msgspec.structs import asdict
 from matrix.command_line.options import add_lock, add_names, add_target_options, output_path
 from matrix.input.locking import names_target, same_target
 from matrix.show.json_document import JsonDocument
-from matrix.show.render import counted
+from matrix.show.render import PLAIN, counted
 from matrix.show.resolution_text import names_of_others, others_text, show_conflict
-from matrix.show.screen import PLAIN
 from resolver.errors import UsageError, did_you_mean
 from resolver.model import Conflict, Edge, Target
 from resolver.requirements import parse_requirement

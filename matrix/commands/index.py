@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import signal
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -194,32 +195,23 @@ _SUMMARIES = {
 
 
 def _days(text: str) -> timedelta:
-    try:
-        days = float(text)
-        if days < 0:
-            raise ValueError  # noqa: TRY301
-        return timedelta(days=days)
-    except (ValueError, OverflowError):
-        msg = f"{text!r} is not a number of days"
-        raise argparse.ArgumentTypeError(msg) from None
+    with suppress(ValueError, OverflowError):
+        if (days := float(text)) >= 0:
+            return timedelta(days=days)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of days")
 
 
 def _gib(text: str) -> float:
-    try:
-        size = float(text)
-    except ValueError:
-        size = -1
-    if 0 <= size < math.inf:
-        return size
-    msg = f"{text!r} is not a size in GiB"
-    raise argparse.ArgumentTypeError(msg)
+    with suppress(ValueError):
+        if 0 <= (size := float(text)) < math.inf:
+            return size
+    raise argparse.ArgumentTypeError(f"{text!r} is not a size in GiB")
 
 
 def _port(text: str) -> int:
     if text.isdecimal() and int(text) < 2**16:
         return int(text)
-    msg = f"{text!r} is not a port number"
-    raise argparse.ArgumentTypeError(msg)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port number")
 
 
 def execute(context: Context) -> int:

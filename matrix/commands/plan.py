@@ -34,9 +34,8 @@ from matrix.command_line.options import (
 )
 from matrix.input.locking import same_target
 from matrix.input.request import check_names
-from matrix.show.render import duration
+from matrix.show.render import PLAIN, Screen, duration
 from matrix.show.resolution_text import show_conflict, time_text
-from matrix.show.screen import PLAIN, Screen
 from resolver.model import Conflict
 from resolver.texts import printable
 

@@ -184,8 +184,8 @@ def _as_built(row: Row, note: str) -> Row:
 def _build(file: Path, facts: SourceFacts, context: Context) -> Trial:
     """Resolve, build and audit the draft for the CPU backend; a failure is a result."""
     from builders.audit import Expected, audit_wheel
-    from builders.building.build_host import find_build_host
     from builders.building.inputs import Limits
+    from builders.building.plan import find_build_host
     from builders.building.task import build_wheel
 
     args, console = context.args, context.console

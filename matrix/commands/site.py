@@ -5,18 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from builders.learning.machine import Stated, learn_machine, site_name
+from builders.learning.machine import learn_machine, site_name
 from matrix.command_line.options import add_action, add_catalog, add_format, names, nonempty, output_path
 from matrix.input.facts_file import Draft
 from matrix.input.request import driver_line
 from matrix.input.settings import overlays
 from matrix.show.json_document import JsonDocument
 from resolver.errors import UsageError, did_you_mean
+from resolver.model import Target
 
 if TYPE_CHECKING:
     import argparse
 
     from matrix.command_line.context import Context
+    from resolver.facts.schema import Backend
 
 SUMMARY = "write a site file for this machine"
 EXAMPLE = "matrix site init -o cirrus.toml"
@@ -74,8 +76,12 @@ def execute(context: Context) -> int:
     if driver and driver not in catalog.driver:
         msg = f"The catalog has no kernel driver {driver!r}."
         raise UsageError(msg, hint=did_you_mean(driver, catalog.driver))
-    stated = Stated(backend=args.backend, gfx=tuple(args.gfx or ()), driver=driver)
-    learned = learn_machine(name, catalog, context.today, args.images, stated)
+    # Whether a site has GPUs cannot be seen on a login node. Without a GPU architecture, every request asks
+    # for one; a site for CPUs would give wrong answers.
+    backend: Backend = args.backend or "rocm"
+    gfx = tuple(args.gfx or ())
+    stated = Target(site=name, date=context.today, backend=backend, gfx=gfx, driver=driver or None)
+    learned = learn_machine(stated, catalog, args.images)
     header = _HEADER.format(name=name, path=path)
     if learned.remarks:
         header += _MISSING + "".join(f"# - {' '.join(text.split())}\n" for text in learned.remarks)

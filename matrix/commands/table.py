@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from builders.storage.files import atomic_path
 from matrix.command_line.options import add_names, add_target_options, output_path
 from matrix.report.page import render_page, table_report
+from matrix.show.render import PLAIN
 from matrix.show.resolution_text import show_conflict
-from matrix.show.screen import PLAIN
 from matrix.show.table_formats import answer_of, to_csv, to_json, to_summary, to_text
 from resolver.answers.table import Table, TableRow
 from resolver.errors import UsageError

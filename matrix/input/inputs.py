@@ -24,7 +24,7 @@ from resolver.versions import join_words, shorten
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from builders.network.pip_configuration import PackageSources
+    from builders.network.urls import PackageSources
     from matrix.checking.document import Document, Entry
     from matrix.input.settings import Settings
 
@@ -72,7 +72,7 @@ class Inputs(msgspec.Struct, kw_only=True):
 
     def package_sources(self) -> PackageSources:
         """Return the indexes and find-links locations to use: those of the inputs, else those of pip."""
-        from builders.network.pip_configuration import PackageSources, package_sources
+        from builders.network.urls import PackageSources, package_sources
 
         sources = package_sources(self.index_url or "", self.extra_index_urls)
         indexes = () if self.no_index else sources.indexes
@@ -80,8 +80,7 @@ class Inputs(msgspec.Struct, kw_only=True):
 
     def own_indexes(self) -> tuple[str, ...]:
         """Return the indexes other than PyPI in order of preference, without logins."""
-        from builders.network.pip_configuration import public_index
-        from builders.network.urls import without_password
+        from builders.network.urls import public_index, without_password
 
         urls = (without_password(url).rstrip("/") for url in self.package_sources().by_preference)
         return tuple(url for url in urls if url != public_index().rstrip("/"))
@@ -137,7 +136,7 @@ class Inputs(msgspec.Struct, kw_only=True):
         self._add_document(read_requirements(text, str(path)), kind, source)
 
     def _add_pylock(self, path: Path, kind: Kind) -> None:
-        from builders.network.pip_configuration import public_index
+        from builders.network.urls import public_index
         from matrix.input.environment_formats import read_pylock
 
         packages, python = read_pylock(path)

@@ -145,12 +145,11 @@ class Client:
         if page is None:
             return None
         try:
-            cut = pages.cut(page.content, page.kind, page.url, project)
+            form, _, releases = pages.cut(page.content, page.kind, page.url, project)
         except pages.PageError as error:
             raise EnvironmentLacksError(f"{page.url} is not a page of a package index: {error}.") from None
         return {
-            version: list(pages.files(part, cut.form, page.url, index))
-            for version, part in reversed(cut.releases)
+            version: list(pages.files(part, form, page.url, index)) for version, part in reversed(releases)
         }
 
 

@@ -16,10 +16,11 @@ import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from builders.audit.platform_tags import required_glibc
 from builders.learning import LearnedFacts
 from matrix.maintaining import CatalogUpdate
 from matrix.maintaining.client import first_upload, wheels_of
-from matrix.maintaining.torch_index import glibc_of, is_linux, pythons_of, requirements_of
+from matrix.maintaining.torch_index import is_linux, pythons_of, requirements_of
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts import schema
 from resolver.indexes import File, files_of
@@ -115,7 +116,7 @@ def _amd_torch(
         triton=next((str(needed) for needed in requirements if needed.name == "triton"), ""),
         torchvision=companion("torchvision"),
         torchaudio=companion("torchaudio"),
-        glibc=glibc_of(wheels[0].name),
+        glibc=required_glibc(wheels[0].name),
         cxx_standard=like.cxx_standard if like else "",
         pip_rocm=True,
         device_extra="device-{gfx}",
@@ -200,7 +201,7 @@ def _torch_of_vllm(
         index=index,
         python=pythons_of(wheels),
         triton=next((str(needed) for needed in requirements if "triton" in needed.name), ""),
-        glibc=glibc_of(wheels[0].name),
+        glibc=required_glibc(wheels[0].name),
         cxx_standard=like.cxx_standard if like else "",
         status="inferred",
         source=f"{index}/torch/",
@@ -351,7 +352,7 @@ def _requirements(
     catalog: Catalog, package: str, version: str, files: Sequence[File], *, torch: Sequence[str], source: str
 ) -> Iterator[schema.Requires]:
     rocm = _rocm_of(catalog, version)
-    glibc = {glibc_of(file.name) for file in files} - {""}
+    glibc = {required_glibc(file.name) for file in files} - {""}
     stated = {
         "torch": torch,
         "rocm": [f"=={minor(rocm)}.*"] if rocm else [],

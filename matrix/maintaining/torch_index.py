@@ -13,6 +13,7 @@ from packaging.metadata import InvalidMetadata, Metadata
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
+from builders.audit.platform_tags import required_glibc
 from matrix.maintaining import CatalogUpdate
 from matrix.maintaining.client import first_upload, wheels_of
 from resolver.environment import Environment
@@ -119,7 +120,7 @@ def _row(
         triton=next((str(needed) for needed in requirements if "triton" in needed.name), ""),
         torchvision=pairs.get(("torchvision", version), ""),
         torchaudio=pairs.get(("torchaudio", version), ""),
-        glibc=glibc_of(wheels[0].name),
+        glibc=required_glibc(wheels[0].name),
         cxx_standard=similar.cxx_standard if similar else "",
         status="inferred" if rocm else "documented",
         source=f"{index}/torch/",
@@ -153,12 +154,6 @@ def pythons_of(wheels: Iterable[File]) -> tuple[str, ...]:
             ):
                 minors.add(python)
     return tuple(sorted(minors, key=sort_key))
-
-
-def glibc_of(file: str) -> str:
-    """Return the glibc in the first platform tag of a wheel; empty without a manylinux tag of PEP 600."""
-    tag = file.rpartition("-")[2]
-    return ".".join(tag.split("_")[1:3]) if tag.startswith("manylinux_") else ""
 
 
 def _pairs(catalog: Catalog, index: str, client: Client) -> dict[tuple[str, str], str]:

@@ -10,7 +10,7 @@ from builders.storage.files import cache_root
 from matrix.input.inputs import Inputs
 from matrix.input.request import make_request
 from matrix.input.settings import Settings
-from matrix.maintaining import CatalogUpdate, git_tags, pypi, rocm_matrix, rocm_tables, sites
+from matrix.maintaining import CatalogUpdate, git_tags, pypi, rocm, sites
 from resolver.consequences import Side
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
 from resolver.facts.catalog_files import kind_of
@@ -60,24 +60,20 @@ def fetch_update(
         reporter.step(f"reading {file.name}")
         return learn_published(file, catalog, transport, today)
 
-    finders: dict[str, list[Callable[[], CatalogUpdate]]] = {
-        "pypi": [partial(pypi.find_updates, catalog, packages, client, index)],
-        "torch": [partial(torch_index.find_updates, catalog, client)],
-        "rocm": [
-            partial(rocm_matrix.find_updates, catalog, client),
-            partial(rocm_tables.find_updates, catalog, client),
-        ],
-        "amd": [partial(prebuilt.amd_updates, catalog, client, read)],
-        "vllm": [partial(prebuilt.vllm_updates, catalog, client, index, read)],
-        "github": [partial(prebuilt.github_updates, catalog, client, read)],
-        "git": [partial(git_tags.find_updates, catalog, packages, mirrors)],
-        "sites": [partial(sites.find_updates, catalog, client)],
+    finders: dict[str, Callable[[], CatalogUpdate]] = {
+        "pypi": partial(pypi.find_updates, catalog, packages, client, index),
+        "torch": partial(torch_index.find_updates, catalog, client),
+        "rocm": partial(rocm.find_updates, catalog, client),
+        "amd": partial(prebuilt.amd_updates, catalog, client, read),
+        "vllm": partial(prebuilt.vllm_updates, catalog, client, index, read),
+        "github": partial(prebuilt.github_updates, catalog, client, read),
+        "git": partial(git_tags.find_updates, catalog, packages, mirrors),
+        "sites": partial(sites.find_updates, catalog, client),
     }
     update = CatalogUpdate()
     for source in (source for source in SOURCES if source in sources):
         reporter.info(f"Checking {source} ...")
-        for find in finders[source]:
-            update.add(find())
+        update.add(finders[source]())
     keys = {(type(row), row.key(), row if row.widening else None): row for row in reversed(update.rows)}
     update.rows = list(keys.values())[::-1]
     reporter.info(f"Pages: {client.fetched}, unchanged since the last run: {client.unchanged}.")

@@ -50,15 +50,15 @@ class ReportPage(msgspec.Struct, frozen=True, kw_only=True):
     table: dict[str, Any] | None = None
     """From `TableData`."""
     graph: dict[str, Any] | None = None
-    """From `matrix.report.index_data.graph_data`."""
+    """From `matrix.commands.report.graph_data`."""
     drawing: str = ""
     """The element `svg` of `matrix.show.drawing.draw_svg`."""
     drawing_error: str = ""
     """The reason why `drawing` is empty."""
     timeline: Sequence[dict[str, Any]] = ()
-    """From `matrix.report.index_data.timeline`."""
+    """From `matrix.commands.report.timeline`."""
     wheels: Sequence[dict[str, Any]] = ()
-    """From `matrix.report.index_data.wheels`."""
+    """From `matrix.commands.report.wheels`."""
     conflicts: Sequence[Conflict] = ()
     inspections: Sequence[msgspec.Struct] = ()
     """Output of `matrix inspect`: `InspectDocument`."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from matrix.show.screen import can_encode, encoding_of, screen_of, uses_ascii
+from matrix.show.render import can_encode, encoding_of, screen_of, uses_ascii
 from resolver.errors import EnvironmentLacksError
 from resolver.reporter import Reporter
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from matrix.show.progress import Display, Mode
-    from matrix.show.screen import Color, Screen
+    from matrix.show.render import Color, Screen
     from resolver.model import Conflict
     from resolver.reporter import Progress
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from builders.machine.process import bytes_of
 from builders.storage.lease import TemporaryDirectory
+from matrix.show.render import PLAIN, Screen
 from matrix.show.resolution_text import names_of_others, title_of
-from matrix.show.screen import PLAIN, Screen
 from resolver.answers.graph import PIP, build_graph, edges_of_graph, generations, pick_in, roots
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.texts import printable

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from matrix.show.render import duration
-from matrix.show.screen import PLAIN, Screen, encoding_of, uses_ascii
+from matrix.show.render import PLAIN, Screen, duration, encoding_of, uses_ascii
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -273,7 +272,7 @@ class Display:
 
     def _start_ticking(self) -> None:
         self._ticking += 1
-        if self._ticking == 1:
+        if self._ticking == 1 and self._stream is not None:  # else nothing is shown
             self._stop = threading.Event()
             threading.Thread(target=self._tick_until, args=[self._stop], daemon=True).start()
 
@@ -526,7 +525,7 @@ def display(mode: Mode, stream: TextIO | None, screen: Screen = PLAIN, *, quiet:
     """
     tasks = Tasks()
     if stream is None or mode == "none" or (quiet and mode != "json"):
-        return Display(tasks, stream)
+        return Display(tasks, None)
     if mode == "json":
         return JsonLines(tasks, stream)
     can_move = os.environ.get("TERM", "dumb") != "dumb"

@@ -1,22 +1,289 @@
-"""Findings, numbers with their nouns, lists of names, durations and sizes as text."""
+"""Text for people: findings, counts, durations and sizes; styles, wrapped lines and tables for a terminal.
+
+rich is imported only for text that needs it.
+"""
 
 from __future__ import annotations
 
+import io
+import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
 
-from matrix.show.screen import PLAIN, Screen
 from resolver.texts import printable
 
 if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+    from rich.console import RenderableType
+    from rich.text import Text
+
     from builders.findings import Finding
     from resolver.model import Distribution
 
-_STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
 
+Color = Literal["auto", "always", "never"]
+Cell = str | tuple[str, str]
+"""A cell of a table: its text, or a style and the text."""
+
+_MIN_WIDTH = 60
+_UNLIMITED = 1_000_000
+_MIN_ROOM = 24
+"""Columns below which the last column of a table moves below each row."""
+_GAP = 2
+_WHOLE = re.compile(
+    r"`[^`]+`"
+    r"|(?<=: )(?<!error: )(?<!warning: )(?<!hint: )"  # a sentence about pip is no command
+    r"(?:matrix|apptainer|module|pip|python|sbatch|scancel|squeue|uv) .*$"
+    r"|\b\d+(?:\.\d+)? (?:s|min|h|MiB|GiB|cores?)\b"
+)
+"""Matches commands to copy, and numbers with their units, which are not wrapped."""
+_SPACE = "\ue000"
+"""Stands for a space at which a line must not be broken."""
+_START = re.compile(r" *(?:[-*] |\d+\. |note: |source: )?")
+_STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
 _SIZE_STEP = 1024
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class Screen(NamedTuple):
+    """The capabilities of an output stream."""
+
+    width: int | None = None
+    """Columns; None for no limit."""
+    has_colour: bool = False
+
+    def styled(self, style: str, text: str) -> str:
+        """Return a text with a style of rich, such as ``bold red``."""
+        if not self.has_colour or not style:
+            return text
+        from rich.text import Text
+
+        return self._rendered(Text(text, style))
+
+    def wrapped(self, text: str, hanging: int = 0) -> str:
+        """Wrap long lines between words; paths, URLs and commands are not broken.
+
+        Continuation lines are indented like the text of their first line, and by the hanging indentation.
+        """
+        width = self.width
+        if width is None or all(len(line) <= width for line in text.splitlines()):
+            return text
+        return "\n".join(self._wrapped_line(line, width, hanging) for line in text.split("\n"))
+
+    def _wrapped_line(self, line: str, width: int, hanging: int) -> str:
+        from rich.text import Text
+
+        start = _START.match(line)
+        indent = len(start[0]) if start else 0
+        parts = _divided(Text.from_ansi(line[indent:]), width - indent - hanging)
+        lines = [self._rendered(part) for part in parts]
+        return line[:indent] + ("\n" + " " * (indent + hanging)).join(lines)
+
+    def table(self, rows: Sequence[Sequence[Cell]], head: Sequence[str] = (), *, indent: str = "  ") -> str:
+        """Align rows in columns; only the text of the last column is wrapped.
+
+        If the last column does not fit, it moves below each row. If the other columns do not fit either, each
+        row becomes a paragraph with one line for each column.
+
+        Examples
+        --------
+        >>> print(Screen().table([["torch", "2.5.1"], ["apex", "1.4.0"]], indent=""))
+        torch  2.5.1
+        apex   1.4.0
+        """
+        if not rows:
+            return ""
+        widths = [max(map(_width, column)) for column in zip(*rows, *([head] if head else []), strict=True)]
+        room = _UNLIMITED if self.width is None else self.width - len(indent)
+        fixed = sum(widths[:-1]) + _GAP * (len(widths) - 1)
+        words = (word for row in rows for word in _protected(_text(row[-1])).split())
+        longest = max((_width(word.replace(_SPACE, " ")) for word in words), default=0)
+        last = room - fixed
+        if widths[-1] <= last or (last >= _MIN_ROOM and longest <= last):
+            text = self._aligned(rows, head, last)
+        elif fixed - _GAP <= room:
+            text = self._folded(rows, head, room)
+        elif head:
+            text = self._paragraphs(rows, head, room)
+        else:
+            text = self._aligned(rows, head, _UNLIMITED)
+        return "\n".join((indent + line).rstrip() for line in text.split("\n"))
+
+    def _aligned(self, rows: Sequence[Sequence[Cell]], head: Sequence[str], last: int) -> str:
+        if not self.has_colour:
+            texts = [[_text(cell) for cell in row] for row in [*([head] if head else []), *rows]]
+            if all(text.isprintable() for row in texts for text in row):
+                return _aligned_text(texts, last)
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(
+            box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=bool(head), header_style="none"
+        )
+        for title in head or rows[0]:
+            table.add_column(Text(_text(title), "bold"), no_wrap=True, overflow="ignore")
+        for row in rows:
+            cells = [Text(_text(cell), _style(cell)) for cell in row]
+            table.add_row(*cells[:-1], Text("\n").join(_divided(cells[-1], last)))
+        return self._rendered(table)
+
+    def _folded(self, rows: Sequence[Sequence[Cell]], head: Sequence[str], room: int) -> str:
+        """Return the table with the last column below the others."""
+        lines = self._aligned([row[:-1] for row in rows], head[:-1], _UNLIMITED).split("\n")
+        folded = lines[: len(lines) - len(rows)]
+        below = Screen(room, self.has_colour)
+        for line, row in zip(lines[len(folded) :], rows, strict=True):
+            folded.append(line)
+            if text := _text(row[-1]):
+                folded.append(below.wrapped(f"    {self.styled(_style(row[-1]), text)}"))
+        return "\n".join(folded)
+
+    def _paragraphs(self, rows: Sequence[Sequence[Cell]], head: Sequence[str], room: int) -> str:
+        from rich.text import Text
+
+        start = max(map(len, head)) + _GAP
+        paragraphs = []
+        for row in rows:
+            lines = []
+            for name, cell in zip(head, row, strict=True):
+                parts = _divided(Text(_text(cell), _style(cell)), room - start)
+                value = ("\n" + " " * start).join(map(self._rendered, parts))
+                lines.append(f"{self.styled('bold', name)}{' ' * (start - len(name))}{value}".rstrip())
+            paragraphs.append("\n".join(lines))
+        return "\n\n".join(paragraphs)
+
+    def rich(self, stream: TextIO) -> RichConsole:
+        """Return a console of rich that writes to a stream and uses colours as this screen does."""
+        from rich.console import Console
+
+        return Console(
+            file=stream,
+            color_system="standard" if self.has_colour else None,
+            no_color=not self.has_colour,
+            force_terminal=self.has_colour or None,
+            width=self.width,
+            highlight=False,
+            markup=False,
+            emoji=False,
+        )
+
+    def _rendered(self, renderable: RenderableType) -> str:
+        stream = io.StringIO()
+        unlimited = Screen(_UNLIMITED, self.has_colour)
+        unlimited.rich(stream).print(renderable, soft_wrap=True)
+        lines = stream.getvalue().removesuffix("\n").split("\n")
+        return "\n".join(line.rstrip(" ") for line in lines)
+
+
+PLAIN = Screen()
+"""No limit and no colours, for files."""
+
+
+def screen_of(stream: TextIO | None, color: Color = "auto") -> Screen:
+    """Return the capabilities of a stream, which is None if it was closed before the start."""
+    return Screen(_columns(stream), _has_colour(stream, color))
+
+
+def uses_ascii(stream: TextIO | None, text: str) -> bool:
+    """Return whether a text has characters that the character set of a stream lacks."""
+    names = os.environ
+    coerced = {"C.UTF-8", "C.utf8", "UTF-8"}  # the interpreter sets one of these if the locale is C
+    category = names.get("LC_CTYPE", "")
+    if (names.get("LC_ALL") or (category not in coerced and category) or names.get("LANG")) in {"C", "POSIX"}:
+        return not text.isascii()
+    return not can_encode(stream, text)
+
+
+def can_encode(stream: TextIO | None, text: str) -> bool:
+    """Return whether the encoding of a stream has every character of a text."""
+    try:
+        text.encode(encoding_of(stream))
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def encoding_of(stream: TextIO | None) -> str:
+    """Return the encoding of a stream."""
+    return getattr(stream, "encoding", None) or "utf-8"
+
+
+def _columns(stream: TextIO | None) -> int | None:
+    text = os.environ.get("COLUMNS", "")
+    if text.isdecimal() and int(text):
+        return max(_MIN_WIDTH, int(text))
+    if not _is_terminal(stream):
+        return None
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns if stream else 0
+    except (OSError, ValueError):
+        columns = 0
+    return max(_MIN_WIDTH, columns or 80)
+
+
+def _has_colour(stream: TextIO | None, color: Color) -> bool:
+    if color != "auto":
+        return color == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (_is_terminal(stream) and os.environ.get("TERM") != "dumb")
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def _aligned_text(rows: Sequence[Sequence[str]], last: int) -> str:
+    """Align text without colours as rich does, whose import takes longer than the rest of most commands."""
+    widths = [max(map(_width, column)) + _GAP for column in zip(*rows, strict=True)][:-1]
+    lines = []
+    for *cells, text in rows:
+        start = "".join(
+            cell + " " * (width - _width(cell)) for cell, width in zip(cells, widths, strict=True)
+        )
+        for first, end in pairwise([0, *_breaks(text, last), None]):
+            lines.append((start + text[first:end]).rstrip(" "))
+            start = " " * sum(widths)
+    return "\n".join(lines)
+
+
+def _divided(text: Text, width: int) -> list[Text]:
+    """Break a text into lines of a width; longer words are not broken."""
+    return list(text.divide(_breaks(text.plain, width)))
+
+
+def _breaks(text: str, width: int) -> list[int]:
+    """Return the offsets at which lines of a width begin, except the first; longer words are not broken."""
+    offsets, start = [], 0
+    for word in re.finditer(r"\S+", _protected(text)):
+        if word.start() > start and _width(text[start : word.end()]) > width:
+            start = word.start()
+            offsets.append(start)
+    return offsets
+
+
+def _protected(text: str) -> str:
+    return _WHOLE.sub(lambda match: match[0].replace(" ", _SPACE), text)
+
+
+def _text(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else cell[1]
+
+
+def _style(cell: Cell) -> str:
+    return "" if isinstance(cell, str) else cell[0]
+
+
+def _width(cell: Cell) -> int:
+    text = _text(cell)
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def findings_text(

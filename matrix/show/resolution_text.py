@@ -17,8 +17,7 @@ import msgspec
 from builders.building.expected_time import Resources, expected_time
 from builders.storage.files import cache_root, write_atomic
 from matrix.show.json_document import ConflictDocument, conflict_document
-from matrix.show.render import counted, duration
-from matrix.show.screen import PLAIN, Cell, Screen
+from matrix.show.render import PLAIN, Cell, Screen, counted, duration
 from resolver.facts.schema import PLATFORM
 from resolver.lock import decode, encode
 from resolver.model import STATUS_RANK

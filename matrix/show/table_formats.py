@@ -23,7 +23,7 @@ from resolver.model import CoreItem, Origin, Target
 from resolver.versions import minor, newest_first, sort_key
 
 if TYPE_CHECKING:
-    from matrix.show.screen import Screen
+    from matrix.show.render import Screen
     from resolver.answers.table import Column, Table, TableRow
     from resolver.model import Distribution
 

@@ -27,15 +27,7 @@ _ROCM_EXTRA = re.compile(r"(^|-)(rocm|hip|amd)(-|\d|$)")
 
 
 class Answer(Part):
-    """The solution of a solver, which must have found one.
-
-    Attributes
-    ----------
-    solution
-        The values of the problem's variables.
-    skipped
-        Releases that could not be considered, with the reason.
-    """
+    """The solution of a solver, which must have found one."""
 
     def __init__(self, solver: Solver) -> None:
         super().__init__(solver.world)
@@ -119,7 +111,7 @@ class Answer(Part):
         candidate = self.world.candidate(name)
         if candidate is None or candidate.origin == "preinstalled":
             return ()
-        files = self.index.offered(candidate, self.world.candidate("torch")).files
+        files, _, _ = self.index.offered(candidate, self.world.candidate("torch"))
         is_pinned = candidate.release is not None and (candidate.release.sdist or candidate.release.wheel)
         if is_pinned:
             return tuple(files)

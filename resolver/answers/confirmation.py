@@ -10,8 +10,9 @@ answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+import msgspec
 import resolvelib
 
 from resolver.compiling.problem import ABSENT
@@ -40,20 +41,13 @@ _BATCH = 5
 """Number of requirements to resolve at a time; more of them, or fewer, take longer."""
 
 
-class _Need(NamedTuple):
+class _Need(msgspec.Struct, frozen=True):
     """resolvelib's requirement: a chosen version must pass a test."""
 
     key: str
     """Name of a component or distribution, with an extra in brackets."""
     text: str
     allows: Callable[[str], bool]
-
-
-class _ChosenVersion(NamedTuple):
-    """resolvelib's candidate."""
-
-    key: str
-    version: str
 
 
 def confirm(answer: Answer) -> None:
@@ -91,10 +85,10 @@ def _accepted(provider: _AnswerProvider) -> set[str]:
         batch = [needs.pop() for _ in range(min(_BATCH, len(needs)))]
         resolver = resolvelib.Resolver(provider, resolvelib.BaseReporter())
         mapping = resolver.resolve(batch, max_rounds=_BATCH + 1).mapping
-        for key, candidate in mapping.items():
+        for key in mapping:
             if key not in accepted:
                 accepted.add(key)
-                needs += provider.needs_of(candidate)
+                needs += provider.needs_of(key)
     return accepted
 
 
@@ -106,7 +100,7 @@ def _never(_: str) -> bool:
     return False
 
 
-class _AnswerProvider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str]):
+class _AnswerProvider(resolvelib.AbstractProvider["_Need", str, str]):
     """The chosen candidates, and their requirements as the providers state them."""
 
     def __init__(self, answer: Answer) -> None:
@@ -116,12 +110,12 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str
         self._environment = answer.environment
         self._picks = {pick.name: pick for pick in answer.picks}
         self.chosen = {
-            name: _ChosenVersion(name, self._problem.variables[name].candidate(bit).version)
-            for name, bit in self._solution.items()
+            name: self._problem.variables[name].candidate(bit).version for name, bit in self._solution.items()
         }
+        """The chosen versions by name, with an extra in brackets. resolvelib's candidates are these names."""
         for name, pick in self._picks.items():
             for key in (name, *(f"{name}[{extra}]" for extra in pick.extras)):
-                self.chosen[key] = _ChosenVersion(key, pick.version)
+                self.chosen[key] = pick.version
         self._overrides: dict[str, list[Requirement]] = {}
         for override in answer.request.overrides:
             self._overrides.setdefault(override.name, []).append(override)
@@ -138,21 +132,22 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str
             needs += self._stated(requirement, requirement.marker, "the request")
         for limit in self._answer.request.constraints:
             is_chosen = limit.name in self.chosen and self._environment.applies(limit.marker)
-            version = self.chosen[limit.name].version if is_chosen else ""
+            version = self.chosen[limit.name] if is_chosen else ""
             if is_chosen and limit.specifier is not None and not limit.specifier.allows(version):
                 needs.append(_Need(limit.name, limit.text, limit.specifier.allows))
         return needs
 
-    def identify(self, requirement_or_candidate: _Need | _ChosenVersion) -> str:
-        return requirement_or_candidate.key
+    def identify(self, requirement_or_candidate: _Need | str) -> str:
+        one = requirement_or_candidate
+        return one if isinstance(one, str) else one.key
 
     def get_preference(
         self,
         identifier: str,
-        resolutions: Mapping[str, _ChosenVersion],  # noqa: ARG002  part of resolvelib's contract
-        candidates: Mapping[str, Iterator[_ChosenVersion]],  # noqa: ARG002
-        information: Mapping[str, Iterator[RequirementInformation[_Need, _ChosenVersion]]],  # noqa: ARG002
-        backtrack_causes: Sequence[RequirementInformation[_Need, _ChosenVersion]],  # noqa: ARG002
+        resolutions: Mapping[str, str],  # noqa: ARG002  part of resolvelib's contract
+        candidates: Mapping[str, Iterator[str]],  # noqa: ARG002
+        information: Mapping[str, Iterator[RequirementInformation[_Need, str]]],  # noqa: ARG002
+        backtrack_causes: Sequence[RequirementInformation[_Need, str]],  # noqa: ARG002
     ) -> Preference:
         return identifier
 
@@ -160,45 +155,43 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str
         self,
         identifier: str,
         requirements: Mapping[str, Iterator[_Need]],
-        incompatibilities: Mapping[str, Iterator[_ChosenVersion]],
-    ) -> Iterable[_ChosenVersion]:
+        incompatibilities: Mapping[str, Iterator[str]],
+    ) -> Iterable[str]:
         chosen = self.chosen.get(identifier)
-        if chosen is None or chosen in incompatibilities[identifier]:
+        if chosen is None or identifier in incompatibilities[identifier]:
             return []
-        return [chosen] if all(need.allows(chosen.version) for need in requirements[identifier]) else []
+        return [identifier] if all(need.allows(chosen) for need in requirements[identifier]) else []
 
-    def is_satisfied_by(self, requirement: _Need, candidate: _ChosenVersion) -> bool:
-        return requirement.allows(candidate.version)
+    def is_satisfied_by(self, requirement: _Need, candidate: str) -> bool:
+        return requirement.allows(self.chosen[candidate])
 
-    def get_dependencies(self, candidate: _ChosenVersion) -> Iterable[_Need]:  # noqa: ARG002
+    def get_dependencies(self, candidate: str) -> Iterable[_Need]:  # noqa: ARG002
         return ()  # `_accepted` asks for them
 
-    def needs_of(self, candidate: _ChosenVersion) -> list[_Need]:
+    def needs_of(self, key: str) -> list[_Need]:
         """Return what a chosen candidate requires."""
-        name, _, extra = candidate.key.rstrip("]").partition("[")
+        name, _, extra = key.rstrip("]").partition("[")
+        version = self.chosen[key]
         needs = list(self._facts(name))
         if name in self._solution:
             needs += self._relations(name)
         if extra:
-            needs.append(_Need(name, f"{candidate.key} {candidate.version}", candidate.version.__eq__))
+            needs.append(_Need(name, f"{key} {version}", version.__eq__))
         if images := self._answer.world.images_for(name):
             needs.append(self._of_candidates("base-image", images, f"{name} uses the ROCm of a base image"))
         if name in self._picks and name != "rocm" and has_rocm_release(name):
-            needs.append(_Need("rocm", f"{name} is of ROCm {candidate.version}", candidate.version.__eq__))
+            needs.append(_Need("rocm", f"{name} is of ROCm {version}", version.__eq__))
         needs += self._content(name)
         metadata = self._metadata(name)
         if metadata is not None:
-            if name in self._picks and version_key(metadata.version) != version_key(candidate.version):
-                needs.append(
-                    _Need(name, f"{candidate.version} has the metadata of {metadata.version}", _never)
-                )
+            if name in self._picks and version_key(metadata.version) != version_key(version):
+                needs.append(_Need(name, f"{version} has the metadata of {metadata.version}", _never))
             extras = (extra,) if name in self._picks else self._answer.world.extras_of(name)
             for text in metadata.requires:
                 needs += self._required(name, text, metadata, extras)
         return needs
 
     def _relations(self, name: str) -> Iterator[_Need]:
-        """Yield what the relations of the catalog require of a component."""
         for relation in self._problem.relations:
             if relation.subject.name == name:
                 mask, other = relation.table[self._solution[name]], relation.object.name
@@ -230,11 +223,10 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str
                 continue
             if row.on in self._picks or is_project:
                 specifiers = [parse_specifier(text) for text in row.versions]
-                is_allowed = any(one.allows(self.chosen[row.on].version) for one in specifiers)
+                is_allowed = any(one.allows(self.chosen[row.on]) for one in specifiers)
                 yield _Need(row.on, f"{name} requires {row.on}", _always if is_allowed else _never)
 
     def _content(self, name: str) -> Iterator[_Need]:
-        """Yield what the content of the file of a project requires."""
         pick = self._picks.get(name)
         for other, excluded in self._answer.contents.excluded_as_newer(name) if pick else ():
             text = f"{name} cannot be judged, and a newer release has a requirement on {other}"
@@ -267,7 +259,6 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", "_ChosenVersion", str
             return None
 
     def _required(self, name: str, text: str, metadata: Metadata, extras: Sequence[str]) -> Iterator[_Need]:
-        """Yield what a line of metadata requires."""
         head, marker = split_marker(text)
         applies = self._environment.applies
         if applies(marker):

@@ -112,19 +112,14 @@ def explain_conflict(request: Request, refuted: Refuted) -> tuple[Conflict, list
 
 
 def _core(refuted: Refuted) -> list[Constraint]:
-    """Return demands, relations and links that conflict, none of which can be left out."""
-    if not refuted.links:
-        demands, relations = refuted.session.explain()
-        return [*demands, *relations]
-    return _core_with_links(refuted)
-
-
-def _core_with_links(refuted: Refuted) -> list[Constraint]:
-    """Return a core in which metadata counts: facts about the platform are left out first, the request last.
+    """Return a core: facts about the platform are left out first, then metadata, the request last.
 
     The work is limited: of a conflict with hundreds of releases, some that could be left out may remain.
     """
     session = refuted.session
+    if not refuted.links:
+        demands, relations = session.explain()
+        return [*demands, *relations]
     work = 0
     links = _grouped(refuted)
     always = [stated.terms for stated in session.search.stated if stated.reason is ALWAYS]
@@ -150,15 +145,19 @@ def _core_with_links(refuted: Refuted) -> list[Constraint]:
                 state(search, session.number, item)
         return conflicting(search, items)
 
-    groups = [group for group, _ in links.values()]
     items: list[Constraint] = [
         *session.problem.relations,
-        *(group for group in groups if group.subject),
-        *(group for group in groups if not group.subject),
+        *sorted((group for group, _ in links.values()), key=lambda group: not group.subject),
         *sorted(session.problem.demands, key=lambda demand: demand.kind == "request"),
     ]
     core = minimal(items, used)
     return [item for item in core if not (isinstance(item, Demand) and item.text == NEEDS_PYTHON)]
+
+
+def blamed(core: Iterable[Constraint]) -> set[str]:
+    """Return the names whose requirements in the request are part of a conflict."""
+    names = {item.variable.name for item in core if isinstance(item, Demand) and item.kind == "request"}
+    return names | {item.object.partition("[")[0] for item in core if isinstance(item, LinkGroup)}
 
 
 def _grouped(refuted: Refuted) -> dict[int, tuple[LinkGroup, _Terms]]:

@@ -93,10 +93,9 @@ def _rejected(session: Session, chosen: Mapping[str, str], name: str, position: 
         candidate = variables[other].candidate(bit)
         if other != name and other in chosen and chosen[other] != candidate.key:
             return RejectedVersion(key, (), instead=Instead(other, chosen[other], candidate.key))
-    preference = session.problem.preferences.get(name)
-    if preference is None or preference.other not in chosen:
+    other, _ = session.problem.preferences.get(name, ("", {}))
+    if other not in chosen:
         return RejectedVersion(key, ())
-    other = preference.other
     text = f"{name} {chosen[name]} is preferred because it is in {other} {chosen[other]}"
     return RejectedVersion(key, (), preferred=text)
 

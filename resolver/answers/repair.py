@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from resolver.answers.explain import LinkGroup, explain_conflict
+from resolver.answers.explain import blamed, explain_conflict
 from resolver.answers.resolve import solve
 from resolver.compiling.names import replacement
-from resolver.compiling.problem import Demand
 from resolver.errors import NoVersionError
 from resolver.model import CoreItem, Resolution
 from resolver.requirements import is_for_cuda, parse_requirement
@@ -23,7 +22,6 @@ from resolver.requirements import is_for_cuda, parse_requirement
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from resolver.answers.explain import Constraint
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Replaces
     from resolver.indexes import PackageIndexes
@@ -154,10 +152,10 @@ def nearest(
             if isinstance(found, Resolution):
                 break
             conflict, core = explain_conflict(asked, found)
-            blamed = [name for name in items if name in _blamed(core) & pinned]
-            if not blamed:
+            relaxable = [name for name in items if name in blamed(core) & pinned]
+            if not relaxable:
                 return conflict
-            name = min(blamed, key=lambda name: (levels[name], name in _LAST))
+            name = min(relaxable, key=lambda name: (levels[name], name in _LAST))
             conflicting.append(name)
             reason = _fact_about(name, conflict.core)
         levels[name] += 1
@@ -186,11 +184,6 @@ def _tighten(name: str, levels: dict[str, int], resolves: Callable[[], bool]) ->
 def _fact_about(name: str, core: Sequence[CoreItem]) -> CoreItem:
     facts = [item for item in core if item.kind == "fact"] or core
     return next((item for item in facts if name in item.text.split()), facts[0])
-
-
-def _blamed(core: Iterable[Constraint]) -> set[str]:
-    names = {item.variable.name for item in core if isinstance(item, Demand) and item.kind == "request"}
-    return names | {item.object.partition("[")[0] for item in core if isinstance(item, LinkGroup)}
 
 
 def changed_versions(

@@ -57,9 +57,8 @@ def preferred_solution(
         return session.solve(), []
     from resolver.answers.proven import solve_proven
 
-    sets = [row for row in catalog.proven.values() if row.site in {"", request.target.site}]
     names = {requirement.name for requirement in request.requirements}
-    solution, proven = solve_proven(session, sets, names)
+    solution, proven = solve_proven(session, catalog.proven_at(request.target.site), names)
     if proven:
         return solution, [f"All versions are from the proven set {proven.id} ({proven.source})."]
     return solution, []

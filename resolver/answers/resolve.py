@@ -270,8 +270,8 @@ def _in_proven_set(
     names = {requirement.name for requirement in request.requirements}
     tried = [
         row
-        for row in by_rank(catalog.proven.values(), names)
-        if row.site in {"", request.target.site} and (names - closed) & row.picks.keys()
+        for row in by_rank(catalog.proven_at(request.target.site), names)
+        if (names - closed) & row.picks.keys()
     ]
     for row in tried:
         pins = [parse_requirement(f"{name}=={key}") for name, key in row.picks.items() if name not in closed]

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
-from resolver.answers.explain import LinkGroup
+from resolver.answers.explain import LinkGroup, blamed
 from resolver.compiling import compile_problem
 from resolver.compiling.problem import Demand, Problem
 from resolver.compiling.problem_builder import advice_for, is_advised
 from resolver.compiling.request import demand_text
 from resolver.errors import MatrixError
-from resolver.facts.catalog import within
 from resolver.facts.schema import PLATFORM
 from resolver.model import IMAGE, Preinstalled, Request, Requirement, Suggestion
 from resolver.solving.session import Session
@@ -52,10 +51,9 @@ class RequestChange(msgspec.Struct, frozen=True):
     apply: Callable[[Request], Request]
     name: str = ""
     """The component whose pin is removed; empty if the target changes."""
-    kind: Literal["", "day", "driver", "image", "trust"] = ""
-    """Of several changes of the same kind, only the nearest that makes the request resolve is suggested."""
-    last: bool = False
-    """Whether the change is suggested only if no other change makes the request resolve."""
+    kind: Literal["", "day", "driver", "image", "trust", "site"] = ""
+    """Of several changes of the same kind, only the nearest that makes the request resolve is suggested;
+    other sites only if no other change does."""
 
 
 def changes_of(
@@ -95,8 +93,7 @@ def _public_images(catalog: Catalog, request: Request) -> Iterator[RequestChange
     """Yield changes to public base images if the site offers none, those with its ROCm first."""
     target = request.target
     site = catalog.site.get(target.site)
-    offered = (row for row in catalog.site_image.values() if row.site == target.site)
-    if (site and site.public_images) or any(within(row, target.date) for row in offered):
+    if (site and site.public_images) or catalog.images_at(target.site, target.date):
         return
     advice = advice_for(catalog, request).get("rocm")
     public = [row for row in catalog.image.values() if "://" in row.path and row.rocm and not row.holds]
@@ -113,11 +110,7 @@ def _images_with(catalog: Catalog, request: Request) -> Iterator[RequestChange]:
     if request.preinstalled:
         return
     target, advice = request.target, advice_for(catalog, request).get("rocm")
-    offered = {
-        row.image
-        for row in catalog.site_image.values()
-        if row.site == target.site and within(row, target.date)
-    }
+    offered = {row.image for row in catalog.images_at(target.site, target.date)}
     held = []
     for row in catalog.image.values():
         has = {one.name: row.holds[one.name] for one in request.requirements if one.name in row.holds}
@@ -174,7 +167,7 @@ def _other_sites(
     others.sort(key=lambda site: ((site.backend, site.gfx) != same, site.name == "local"))
     for site in others:
         moved = partial(_at_site, site=site, stated=stated)
-        yield RequestChange(f"for {site.name}, {site.title}", moved, last=True)
+        yield RequestChange(f"for {site.name}, {site.title}", moved, kind="site")
 
 
 def _other_days(catalog: Catalog, request: Request) -> Iterator[RequestChange]:
@@ -267,9 +260,8 @@ def suggest(
     of the catalog is solved, which is the same without indexes and proven sets. `stated`: see `changes_of`.
     """
     demands = [item for item in core if isinstance(item, Demand)]
-    blamed = {demand.variable.name for demand in demands if demand.kind == "request"}
     groups = [item for item in core if isinstance(item, LinkGroup)]
-    blamed |= {group.object.partition("[")[0] for group in groups}
+    names = blamed(core)
     sited = any(demand.kind == "fact" and demand.variable.name in _SET_BY_SITE for demand in demands)
     changes = changes_of(catalog, request, sited=sited, stated=stated)
     backend = request.target.backend
@@ -277,7 +269,8 @@ def suggest(
     if any(link.object in {"", "rocm"} and link.source.endswith(_FILES) for link in links):
         # Without GPUs, files are not read, so the CPU would seem to help against what a file contains.
         changes = [change for change in changes if change.apply(request).target.backend == backend]
-    near = [change for change in changes if not change.last and (change.name in blamed or not change.name)]
+    here = [change for change in changes if change.kind != "site"]
+    near = [change for change in here if change.name in names or not change.name]
     trials = _Trials(catalog, request, refuted.session, resolves)
     suggestions: list[Suggestion] = []
     kinds: set[str] = set()
@@ -289,12 +282,12 @@ def suggest(
     far = [
         change
         for change in changes
-        if change.last and (not groups or change.apply(request).target.backend == backend)
+        if change.kind == "site" and (not groups or change.apply(request).target.backend == backend)
     ]
     pins = [change for change in changes if change.name]
     stages: list[tuple[Iterable[Sequence[RequestChange]], int]] = [
-        (_combinations(changes, near, pins), 1),
-        (trials.relax_core_by_core(changes, blamed), 1),
+        (_combinations(here, near, pins), 1),
+        (trials.relax_core_by_core(changes, names), 1),
         (([change] for change in far), MAX_SUGGESTIONS),
         (([*pins, change] for change in far), 1),
     ]
@@ -304,10 +297,9 @@ def suggest(
 
 
 def _combinations(
-    changes: Sequence[RequestChange], near: Sequence[RequestChange], pins: Sequence[RequestChange]
+    others: Sequence[RequestChange], near: Sequence[RequestChange], pins: Sequence[RequestChange]
 ) -> Iterator[Sequence[RequestChange]]:
     """Yield pairs of changes, then the removal of all pins, alone and with a change of the target."""
-    others = [change for change in changes if not change.last]
     pairs = ([change, other] for change in near for other in others if change is not other)
     yield from islice(pairs, _MAX_PAIRS)
     yield pins
@@ -345,20 +337,20 @@ class _Trials:
                 yield Suggestion(text + given, request_arguments(relaxed))
 
     def relax_core_by_core(
-        self, changes: Sequence[RequestChange], blamed: Collection[str]
+        self, changes: Sequence[RequestChange], names: Collection[str]
     ) -> Iterator[list[RequestChange]]:
         """Relax one conflict after another until the rest resolves, then yield the necessary changes.
 
-        `blamed` are components whose requirements are part of the first conflict.
+        `names` are components whose requirements are part of the first conflict.
         """
         made: list[RequestChange] = []
         session = self._sessions[self._request]
         while session and self._outcome(self._changed(made)) is None:
             if made:
                 core = session.minimal_demands(self._demands(session.problem, self._changed(made)))
-                blamed = {demand.variable.name for demand in core if demand.kind == "request"}
+                names = blamed(core)
             change = next(
-                (candidate for candidate in changes if candidate.name in blamed and candidate not in made),
+                (candidate for candidate in changes if candidate.name in names and candidate not in made),
                 None,
             )
             if change is None or not self._is_useful(self._changed([*made, change])):

@@ -210,7 +210,7 @@ class Table:
         problem = subproblem(self._problem, self.catalog, target.backend, packages)
         if self.request.prefer != "proven":
             return _TablePart(problem, packages)
-        sets = [row for row in self.catalog.proven.values() if row.site in {"", target.site}]
+        sets = self.catalog.proven_at(target.site)
         requested = frozenset(
             {"torch", "python", *packages, *(requirement.name for requirement in self.limits)}
         )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from resolver.compiling.problem import ABSENT
 from resolver.versions import version_key
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 _PRERELEASE = re.compile(r"\d[-_.]?(a|b|c|pre|rc)|dev", re.IGNORECASE)
 
 
-class Link(NamedTuple):
+class Link(msgspec.Struct, frozen=True, gc=False):
     """A statement about releases of a distribution: a requirement, or the reason why they cannot be used."""
 
     subject: str
@@ -41,16 +43,8 @@ class Choices:
 
     Bit 0 stands for absence, bit 1 for the most preferred release.
 
-    Attributes
-    ----------
-    name
-        Name of the project.
-    extra
-        One of its extras; empty for the project itself.
-    number
-        Number of the variable in the search.
-    everything
-        The mask of all releases and of absence.
+    `extra` is one of the extras of the project, empty for the project itself; `everything` the mask of all
+    releases and of absence.
     """
 
     __slots__ = (
@@ -68,7 +62,7 @@ class Choices:
         self.extra = extra
         self.releases = releases
         """Newest first."""
-        self.number = -1
+        self.number = -1  # of the variable in the search
         self._size = len(releases)
         self.everything = (1 << (self._size + 1)) - 1
         self._by_specifier: dict[str, int] = {}
@@ -114,7 +108,6 @@ class Choices:
         return mask
 
     def _first_below(self, key: VersionKey) -> int:
-        """Return the position of the newest release before a version key."""
 
         def key_of(position: int) -> VersionKey:
             return version_key(self.releases[self._size - 1 - position].version)
@@ -122,7 +115,7 @@ class Choices:
         return self._size - bisect_left(range(self._size), key, 0, self._size, key=key_of)
 
 
-class Pick(NamedTuple):
+class Pick(msgspec.Struct, frozen=True, order=True):
     """A release that the search added."""
 
     name: str

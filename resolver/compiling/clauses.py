@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from resolver.compiling.problem import LazyText, Variable
-from resolver.versions import minor, satisfies
+from resolver.versions import satisfies
 
 if TYPE_CHECKING:
     from resolver.model import Candidate, Fact, Target
 
-    Test = Callable[[Candidate], bool]
-
+Test = Callable[[Variable], int]
+"""Returns the mask of the candidates that pass."""
 REQUEST = "the request"
 THIS_MACHINE = "this machine"
 LIMITS = ("glibc", "libstdcxx", "kernel-driver")
@@ -36,69 +36,42 @@ class Clause(msgspec.Struct, frozen=True):
     """Whether the fact applies only to builds, and so not to installed versions."""
 
 
-def mask_of(variable: Variable, test: Test) -> int:
-    """Return the mask of the candidates that pass a test."""
-    if test is any_candidate:
-        return variable.present
-    if isinstance(test, IndexedTest):
-        return test.mask(variable)
-    return variable.mask([i for i, candidate in enumerate(variable.candidates) if test(candidate)])
+def where(passes: Callable[[Candidate], object]) -> Test:
+    """Return a test that allows the candidates for which a function returns something true."""
+    return lambda variable: variable.mask(i for i, one in enumerate(variable.candidates) if passes(one))
 
 
-def any_candidate(_: Candidate) -> bool:
+def any_candidate(variable: Variable) -> int:
     """Allow every candidate."""
-    return True
+    return variable.present
 
 
-def no_candidate(_: Candidate) -> bool:
+def no_candidate(_: Variable) -> int:
     """Reject every candidate."""
-    return False
-
-
-class IndexedTest(msgspec.Struct, frozen=True):
-    """A test whose mask comes from an index of the variable, without testing each candidate."""
-
-    allows: Test
-    mask: Callable[[Variable], int]
-    """Returns the mask of the candidates that pass."""
-
-    def __call__(self, candidate: Candidate) -> bool:
-        """Return whether a candidate passes."""
-        return self.allows(candidate)
+    return 0
 
 
 def known_mask(mask: int) -> Test:
-    """Return a test that allows the candidates in a mask; it can only be used as a mask of that variable."""
-
-    def allows(_: Candidate) -> bool:
-        raise NotImplementedError
-
-    return IndexedTest(allows, lambda _: mask)
+    """Return a test that allows the candidates in a mask; it can only be used for that variable."""
+    return lambda _: mask
 
 
 def version_in(versions: Iterable[str]) -> Test:
     """Return a test that allows these versions."""
-    allowed = frozenset(versions)
-    return IndexedTest(
-        lambda candidate: candidate.version in allowed, lambda variable: variable.of_versions(allowed)
-    )
+    allowed = tuple(versions)
+    return lambda variable: variable.of_versions(allowed)
 
 
 def line_is(line: str) -> Test:
     """Return a test that allows the versions of one major.minor line."""
-    return IndexedTest(
-        lambda candidate: minor(candidate.version) == line, lambda variable: variable.of_line(line)
-    )
+    return lambda variable: variable.of_line(line)
 
 
 def allowed_by(specifiers: Sequence[str]) -> Test:
     """Return a test that allows the versions of any specifier, or every version without specifiers."""
     if not specifiers:
         return any_candidate
-    return IndexedTest(
-        lambda candidate: any(satisfies(candidate.version, specifier) for specifier in specifiers),
-        lambda variable: reduce(or_, map(variable.allowed_by, specifiers)),
-    )
+    return lambda variable: reduce(or_, map(variable.allowed_by, specifiers))
 
 
 def libstdcxx_by(specifiers: Sequence[str]) -> Test:
@@ -106,17 +79,18 @@ def libstdcxx_by(specifiers: Sequence[str]) -> Test:
 
     An image's row may have only the major version, which means its last release.
     """
-    return lambda candidate: any(
-        satisfies(version, text)
-        for version in (candidate.version, f"{candidate.version}.9")
-        for text in specifiers
+    return where(
+        lambda candidate: any(
+            satisfies(version, text)
+            for version in (candidate.version, f"{candidate.version}.9")
+            for text in specifiers
+        )
     )
 
 
 def covers(offered: Iterable[str], requested: Sequence[str]) -> Test:
     """Return a test that allows other architectures, and the requested ones if all of them are offered."""
-    covered = set(requested) <= set(offered)
-    return lambda candidate: covered or candidate.version == OTHER_ARCHITECTURES
+    return any_candidate if {*requested} <= {*offered} else version_in([OTHER_ARCHITECTURES])
 
 
 def architectures(target: Target) -> str:

@@ -6,7 +6,7 @@ so it is the last resort.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -21,9 +21,9 @@ from resolver.compiling.clauses import (
     known_mask,
     libstdcxx_by,
     line_is,
-    mask_of,
     no_candidate,
     version_in,
+    where,
 )
 from resolver.compiling.problem import LazyText, Variable
 from resolver.compiling.problem_builder import built_for_builds, exclude_later_releases
@@ -50,10 +50,16 @@ PYTORCH = "https://download.pytorch.org/"
 def compile_torch(builder: ProblemBuilder) -> None:
     """Add torch, its triton, torchvision and torchaudio, and the relations between them."""
     rows = _torch_rows(builder)
-    _add_torch_variable(builder, "torch", [_torch_candidate(row) for row in rows])
+    torches = [
+        Candidate("torch", row.version, "distribution", "published", fact, index=row.index)
+        for row in rows
+        for fact in [Fact.of(row, f"torch {row.version} is published at {row.index}")]
+    ]
+    _add_torch_variable(builder, "torch", torches)
+    exact = [(row, _companions(row)) for row in rows]
     companions: dict[str, dict[str, list[schema.Torch]]] = {}
-    for row in rows:
-        for name, version in {**_companions(row), **_triton_of_some_pythons(row)}.items():
+    for row, own in exact:
+        for name, version in {**own, **_triton_of_some_pythons(row)}.items():
             if name in builder.reachable or name not in PAIRED_WITH_TORCH:
                 companions.setdefault(name, {}).setdefault(version, []).append(row)
     for name in TRITON_NAMES:
@@ -66,9 +72,23 @@ def compile_torch(builder: ProblemBuilder) -> None:
     _relate_torch_to_images(builder, rows)
     for name, versions in companions.items():
         if name in PAIRED_WITH_TORCH:
-            builder.relate(name, "torch", _companion_requires_torch(name, versions))
+            clauses = []
+            for version, torches_of in versions.items():
+                names = [row.version for row in torches_of]
+                fact = Fact.of(torches_of[0], f"{name} {version} requires torch {join_words(names)}", note="")
+                clauses.append(Clause(version_in([version]), version_in(names), fact))
+            builder.relate(name, "torch", clauses)
         else:
-            builder.relate("torch", name, _torch_requires_companion(name, rows))
+            clauses = [
+                Clause(
+                    version_in([row.version]),
+                    version_in([own[name]]),
+                    Fact.of(row, f"torch {row.version} requires {name} {own[name]}"),
+                )
+                for row, own in exact
+                if name in own
+            ]
+            builder.relate("torch", name, clauses)
     exclude_later_releases(builder, "torch")
 
 
@@ -98,13 +118,7 @@ def _add_torch_variable(builder: ProblemBuilder, name: str, published: Sequence[
     builder.add_variable(name, candidates, last=lambda candidate: candidate.origin == "build")
 
 
-def _torch_candidate(row: schema.Torch) -> Candidate:
-    fact = Fact.of(row, f"torch {row.version} is published at {row.index}")
-    return Candidate("torch", row.version, "distribution", "published", fact, index=row.index)
-
-
 def _companion_candidate(name: str, version: str, torches: Sequence[schema.Torch]) -> Candidate:
-    """Return a candidate for a companion of torch wheels, with the source of the first wheel."""
     versions = join_words([row.version for row in torches], joiner="and")
     fact = Fact.of(torches[0], f"{name} {version} is published with torch {versions}", note="")
     return Candidate(name, version, "distribution", "published", fact)
@@ -147,8 +161,7 @@ def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Tor
 
 
 def _relate_torch_to_images(builder: ProblemBuilder, rows: Iterable[schema.Torch]) -> None:
-    """Relate the wheels that use the system's ROCm to the base images that have one."""
-    has_rocm = version_in(row.name for row in builder.catalog.image.values() if row.rocm)
+    has_rocm = _images_with_rocm(builder)
     clauses = [
         Clause(
             version_in([row.version]),
@@ -162,8 +175,13 @@ def _relate_torch_to_images(builder: ProblemBuilder, rows: Iterable[schema.Torch
         builder.relate("torch", "base-image", clauses)
 
 
+def _images_with_rocm(builder: ProblemBuilder) -> Test:
+    """Return a test that allows the base images with a ROCm; it can only be used for base images."""
+    names = (row.name for row in builder.catalog.image.values() if row.rocm)
+    return known_mask(builder.variables["base-image"].of_versions(names))
+
+
 def _release_of(row: schema.Torch) -> str:
-    """Return the version of a torch wheel without its label."""
     return row.version.partition("+")[0]
 
 
@@ -185,28 +203,6 @@ def _triton_of_some_pythons(row: schema.Torch) -> dict[str, str]:
     head, marker = split_marker(row.triton)
     exact = exact_requirement(head) if marker else None
     return {exact[0]: exact[1]} if exact else {}
-
-
-def _torch_requires_companion(name: str, rows: Iterable[schema.Torch]) -> list[Clause]:
-    return [
-        Clause(
-            version_in([row.version]),
-            version_in([version]),
-            Fact.of(row, f"torch {row.version} requires {name} {version}"),
-        )
-        for row in rows
-        for version in [_companions(row).get(name)]
-        if version
-    ]
-
-
-def _companion_requires_torch(name: str, torches: Mapping[str, Sequence[schema.Torch]]) -> list[Clause]:
-    clauses = []
-    for version, rows in torches.items():
-        versions = [row.version for row in rows]
-        fact = Fact.of(rows[0], f"{name} {version} requires torch {join_words(versions)}", note="")
-        clauses.append(Clause(version_in([version]), version_in(versions), fact))
-    return clauses
 
 
 def compile_packages(builder: ProblemBuilder) -> None:
@@ -378,7 +374,7 @@ def _relate_to_tags(builder: ProblemBuilder, name: str) -> None:
             ("python", version_in(oldest), f"is published for Python {pythons} on x86_64"),
             ("glibc", allowed_by([f">={newest}"]), f"requires glibc {newest} or newer"),
         ):
-            if builder.allowed(name, number, on) & ~mask_of(variables[on], allowed):
+            if builder.allowed(name, number, on) & ~allowed(variables[on]):
                 fact = Fact.of(release, f"{candidate} {text}", note="")
                 clauses[on].append(Clause(known_mask(1 << number), allowed, fact))
     for on, of_files in clauses.items():
@@ -386,7 +382,6 @@ def _relate_to_tags(builder: ProblemBuilder, name: str) -> None:
 
 
 def _allowed_by(row: schema.Requires, on: str, gfx: Sequence[str]) -> Test:
-    """Return a test for the candidates of a component that a requirement of the catalog allows."""
     if on == "gfx":
         return covers(row.versions, gfx)
     if not row.allows_gfx(gfx):
@@ -455,8 +450,8 @@ def _relate_to_rocm_of_builds(builder: ProblemBuilder, name: str, masks: _Releas
     The latter only if the request names an image without ROCm: it is not known which others have a compiler.
     """
     catalog = builder.catalog
-    has_rocm = version_in(row.name for row in catalog.image.values() if row.rocm)
-    brings_rocm = version_in(row.version for row in catalog.torch.values() if row.pip_rocm)
+    has_rocm = _images_with_rocm(builder)
+    brings_rocm = version_in([row.version for row in catalog.torch.values() if row.pip_rocm])
     named = catalog.image.get(builder.target.base_image or "")
     bare = named.name if named and not named.rocm and name != "torch" else ""
     in_image, with_torch = [], []
@@ -487,8 +482,8 @@ def _torch_for_standard(builder: ProblemBuilder, standard: str) -> tuple[Test, s
     }
     compiling = [version.partition("+")[0] for version, needed in required.items() if needed <= int(standard)]
     newest = newest_first(compiling)[0] if compiling else "none"
-    allowed = mask_of(builder.variables["torch"], lambda one: required.get(one.version, 0) <= int(standard))
-    return known_mask(allowed), newest
+    allowed = where(lambda one: required.get(one.version, 0) <= int(standard))
+    return known_mask(allowed(builder.variables["torch"])), newest
 
 
 class _ReleaseMasks:

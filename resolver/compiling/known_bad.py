@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.clauses import Clause, version_in
+from resolver.compiling.clauses import Clause, known_mask, version_in, where
 from resolver.facts.catalog import matches
 from resolver.facts.schema import PLATFORM
 from resolver.model import Candidate, Fact
 from resolver.versions import satisfies
 
 if TYPE_CHECKING:
-    from resolver.compiling.clauses import Test
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
@@ -78,33 +77,29 @@ def broken_combinations(
 
 
 def _exclude(builder: ProblemBuilder, row: schema.KnownBad, name: str) -> None:
-    tests = {component: _is_bad(text) for component, text in row.combination.items()}
-    first, *others = tests
+    bad: dict[str, int] = {}
+    for component, text in row.combination.items():
+        is_bad = where(lambda one, text=text: not text or satisfies(one.version, text))  # type: ignore[misc]
+        bad[component] = is_bad(builder.variables[component])
+    first, *others = bad
     if not others:
         fact = Fact.of(row, f"{_spelled(row)} does not work: {row.problem}")
-        builder.forbid(first, tests[first], fact)
+        builder.forbid(first, bad[first], fact)
         return
     fact = Fact.of(row, f"{_spelled(row)} do not work together: {row.problem}")
     if len(others) == 1:
-        clause = Clause(tests[first], _not(tests[others[0]]), fact)
+        good = builder.variables[others[0]].present & ~bad[others[0]]
+        clause = Clause(known_mask(bad[first]), known_mask(good), fact)
         builder.relate(first, others[0], [clause], when_present=True, forbids=True)
         return
     certain = replace(fact, status="documented")  # avoiding a combination does not depend on trust
-    ways = [Candidate(name, f"without {component}", "platform", "request", certain) for component in tests]
+    ways = [Candidate(name, f"without {component}", "platform", "request", certain) for component in bad]
     builder.add_variable(name, ways)
-    rarest = next((component for component in tests if component not in {*PLATFORM, "torch"}), first)
-    for component, is_bad in tests.items():
-        remaining = version_in(f"without {other}" for other in tests if other != component)
-        clause = Clause(is_bad, remaining, fact)
+    rarest = next((component for component in bad if component not in {*PLATFORM, "torch"}), first)
+    for component, mask in bad.items():
+        remaining = version_in(f"without {other}" for other in bad if other != component)
+        clause = Clause(known_mask(mask), remaining, fact)
         builder.relate(component, name, [clause], when_present=component != rarest, forbids=True)
-
-
-def _is_bad(specifier: str) -> Test:
-    return lambda candidate: not specifier or satisfies(candidate.version, specifier)
-
-
-def _not(test: Test) -> Test:
-    return lambda candidate: not test(candidate)
 
 
 def _spelled(row: schema.KnownBad) -> str:
@@ -113,7 +108,6 @@ def _spelled(row: schema.KnownBad) -> str:
 
 
 def _version(name: str, specifier: str) -> str:
-    """Return a component and its versions as text, such as ``ROCm 7.0``."""
     title = _TITLES.get(name, name)
     if specifier.startswith("==") and "," not in specifier:
         specifier = specifier.removeprefix("==").removesuffix(".*")

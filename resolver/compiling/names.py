@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from resolver.model import Request, Requirement
     from resolver.versions import SpecifierClause
 
+_MOST_FORGOTTEN = 2
+"""How many characters at its end a misspelled name may lack, unless a word ends there."""
 INSPECT_HINT = "`matrix inspect FILE --repair -o DIR` adapts a whole environment for CUDA."
 
 
@@ -31,13 +33,11 @@ def replacement(catalog: Catalog, name: str, *, conda: bool = False) -> Replaces
 
     Patterns of distributions on PyPI apply only to names that are for CUDA (`is_for_cuda`).
     """
-    rows = (
-        row
-        for row in catalog.replaces.values()
-        if row.conda == conda
-        and (row.name == name or ((conda or is_for_cuda(name)) and fnmatchcase(name, row.name)))
-    )
-    return max(rows, key=lambda row: (row.name == name, len(row.name)), default=None)
+    exact = catalog.replaces.get((name, conda))
+    if exact is not None or not (conda or is_for_cuda(name)):
+        return exact
+    rows = (row for row in catalog.replaces.values() if row.conda == conda and fnmatchcase(name, row.name))
+    return max(rows, key=lambda row: len(row.name), default=None)
 
 
 def for_rocm(catalog: Catalog, request: Request) -> tuple[Request, list[str]]:
@@ -152,9 +152,17 @@ def near_names(catalog: Catalog, names: Iterable[str], requested: Collection[str
     packages = {normalize_name(row.import_name or row.name): row.name for row in catalog.package.values()}
     packages |= {row.name: row.name for row in catalog.package.values()}
     for name in names:
-        close = dict.fromkeys(packages[one] for one in closest_names(name, packages))
+        close = dict.fromkeys(
+            packages[one] for one in closest_names(name, packages) if not _is_shorter_word(name, one)
+        )
         if close and name not in packages and not requested & close.keys():
             yield (
                 f"{shorten(name)} is a project on the index, and its name is close to that of "
                 f"{join_words(list(close))}. If you meant {join_words(list(close))}, correct the request."
             )
+
+
+def _is_shorter_word(name: str, other: str) -> bool:
+    """Return whether a name is the start of a word of another name: onnx is no misspelled onnxruntime."""
+    rest = other.removeprefix(name)
+    return rest != other and len(rest) > _MOST_FORGOTTEN and rest[0].isalnum()

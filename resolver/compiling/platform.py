@@ -16,7 +16,7 @@ from resolver.compiling.clauses import (
     no_candidate,
     version_in,
 )
-from resolver.compiling.problem import Preference
+from resolver.compiling.problem import Variable
 from resolver.compiling.problem_builder import exclude_later_releases, is_advised
 from resolver.facts import schema
 from resolver.model import STATUS_RANK, Candidate, Fact
@@ -65,7 +65,6 @@ def compile_platform(builder: ProblemBuilder) -> None:
 
 
 def _relate_gfx_to_driver(builder: ProblemBuilder) -> None:
-    """Relate the GPU architectures to the drivers that support them."""
     this = version_in([architectures(builder.target)])
     for row in (builder.catalog.gfx[name] for name in builder.target.gfx):
         if row.driver:
@@ -86,17 +85,15 @@ def _candidate(name: str, version: str, row: schema.Row, text: str, origin: Orig
 def _add_rocm(builder: ProblemBuilder) -> None:
     rows = builder.catalog.rocm.values()
     clauses = _driver_table(builder)
-    drivers = builder.variables["kernel-driver"].candidates
-    here = [driver for driver in drivers if driver.version == builder.driver]
-    risky = [clause for clause in clauses if clause.risk and any(map(clause.objects, here))]
-    newer = _newer_than_recorded(builder, [row.version for row in rows])
-    builder.add_variable(
-        "rocm",
-        [_candidate("rocm", row.version, row, "is a release", "base-image") for row in rows],
-        last=lambda candidate: (
-            any(clause.subjects(candidate) for clause in risky) or newer.get(candidate.version, 0)
-        ),
-    )
+    driver = builder.variables["kernel-driver"]
+    here = driver.of_versions([builder.driver or ""])
+    candidates = [_candidate("rocm", row.version, row, "is a release", "base-image") for row in rows]
+    rocm = Variable("rocm", candidates)
+    last = _newer_than_recorded(builder, [row.version for row in rows])
+    for clause in clauses:
+        if clause.risk and clause.objects(driver) & here:
+            last |= dict.fromkeys((one.version for one in rocm.chosen(clause.subjects(rocm))), 1)
+    builder.add_variable("rocm", candidates, last=lambda candidate: last.get(candidate.version, 0))
     builder.relate("rocm", "kernel-driver", clauses, when_present=True)
     if builder.target.gfx:
         of_gfx = [
@@ -137,7 +134,7 @@ def _driver_table(builder: ProblemBuilder) -> list[Clause]:
     for line in lines:
         supporting = [row for row in drivers if line in row.supports]
         names = newest_first(row.version for row in supporting)[::-1]
-        if here and _is_not_mentioned(here, line):
+        if here and line not in (*here.supports, *here.unsupported) and not _is_older(line, here):
             text = f"AMD's driver table does not mention ROCm {line} with driver {here.version}"
             clauses.append(Clause(line_is(line), version_in(names), Fact.of(here, text)))
             continue
@@ -179,11 +176,6 @@ def _is_older(line: str, driver: schema.Driver) -> bool:
     return sort_key(line) < min(map(sort_key, driver.supports))
 
 
-def _is_not_mentioned(driver: schema.Driver, line: str) -> bool:
-    """Return whether a line is in neither list of a driver, and not older than its supported range."""
-    return line not in (*driver.supports, *driver.unsupported) and not _is_older(line, driver)
-
-
 def _at_own_risk(line: str, driver: schema.Driver) -> Clause:
     oldest, newest = (pick(driver.supports, key=sort_key) for pick in (min, max))
     text = f"ROCm {line} is older than driver {driver.version} supports ({oldest} to {newest})"
@@ -195,8 +187,10 @@ def _at_own_risk(line: str, driver: schema.Driver) -> Clause:
 def _add_images(builder: ProblemBuilder) -> None:
     images = builder.catalog.image
     candidates = [
-        _candidate("base-image", row.name, row, f"contains {_rocm_in(row)}{_system_of(row)}", "base-image")
+        _candidate("base-image", row.name, row, f"contains {rocm}{system}", "base-image")
         for row in images.values()
+        for rocm in [f"ROCm {row.rocm}" if row.rocm else "no ROCm"]
+        for system in [f" on {row.os}" if row.os else "; its operating system is not known"]
     ]
     builder.add_variable(
         "base-image", candidates, rank=lambda image: sort_key(images[image.version].rocm or "0")
@@ -254,23 +248,14 @@ def _prefer_python_of_image(builder: ProblemBuilder) -> None:
         advised = python.of_versions(
             candidate.version for candidate in python.candidates if is_advised(advice, candidate.version)
         )
-        builder.preferences["python"] = Preference(
-            "base-image", dict.fromkeys(range(len(image.candidates) + 1), advised)
-        )
+        numbers = range(len(image.candidates) + 1)
+        builder.preferences["python"] = "base-image", dict.fromkeys(numbers, advised)
         return
     of_machine = [builder.target.python] if builder.target.python else []
     first = {0: python.of_versions(of_machine)}
     for bit, candidate in enumerate(image.candidates, start=1):
         first[bit] = python.of_versions(builder.catalog.image[candidate.version].python or of_machine)
-    builder.preferences["python"] = Preference("base-image", first)
-
-
-def _rocm_in(image: schema.Image) -> str:
-    return f"ROCm {image.rocm}" if image.rocm else "no ROCm"
-
-
-def _system_of(image: schema.Image) -> str:
-    return f" on {image.os}" if image.os else "; its operating system is not known"
+    builder.preferences["python"] = "base-image", first
 
 
 def _glibc_note(image: schema.Image) -> str:

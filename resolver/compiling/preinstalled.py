@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from resolver.compiling.clauses import Clause, any_candidate, line_is, version_in
-from resolver.compiling.problem import Problem
+from resolver.compiling.clauses import Clause, any_candidate, line_is, version_in, where
+from resolver.compiling.problem import Problem, Variable
 from resolver.errors import UsageError
-from resolver.facts.catalog import within
-from resolver.model import IMAGE, Candidate, Fact
+from resolver.model import IMAGE, Fact
 from resolver.providers.installed import (
     inspected_images,
     installed_names,
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.model import Distribution, Preinstalled, Request
 
+_preinstalled = where(lambda candidate: candidate.origin == "preinstalled")
 _LABEL = r"rocm(?P<rocm>\d+\.\d+)|(?P<other>cpu|cu\d)"
 
 
@@ -47,7 +47,7 @@ def compile_preinstalled(builder: ProblemBuilder) -> None:
                 name, version_in(_platform(builder, name, version, preinstalled)), text, source
             )
         elif builder.installed(name):
-            builder.demand_stated(name, _is_preinstalled, text, source)
+            builder.demand_stated(name, _preinstalled, text, source)
             if name == "torch" and not any(installed.requires_as for installed in builder.installed(name)):
                 _demand_by_label(builder, version, source)
 
@@ -124,8 +124,8 @@ def _keep_image_content(builder: ProblemBuilder) -> None:
         for version, rows in images_of.items():
             names = [row.name for row in rows]
 
-            def is_installed(candidate: Candidate, version: str = version) -> bool:
-                return _is_preinstalled(candidate) and candidate.version == version
+            def is_installed(variable: Variable, version: str = version) -> int:
+                return _preinstalled(variable) & variable.of_versions([version])
 
             for row in rows:
                 fact = Fact.of(row, f"the base image {row.name} contains {name} {version}", note="")
@@ -134,10 +134,6 @@ def _keep_image_content(builder: ProblemBuilder) -> None:
             back.append(Clause(is_installed, version_in(names), fact))
         builder.relate("base-image", name, clauses, exact=True)
         builder.relate(name, "base-image", back, exact=True)
-
-
-def _is_preinstalled(candidate: Candidate) -> bool:
-    return candidate.origin == "preinstalled"
 
 
 def preinstalled_warnings(
@@ -156,7 +152,8 @@ def preinstalled_warnings(
                 rows = relation.rows_between(solution[name], solution[other])
                 warnings += [_sentence(row.fact.text) for row in rows if row.contradicts]
     image = chosen["base-image"].version if "base-image" in chosen else ""
-    is_known = any(map(_is_preinstalled, chosen.values())) or installed_versions(catalog, request)
+    is_kept = any(candidate.origin == "preinstalled" for candidate in chosen.values())
+    is_known = is_kept or installed_versions(catalog, request)
     if preinstalled.source == IMAGE and not is_known:
         warnings.append(f"The content of {image} is not known, so no installed version was kept.")
     elif preinstalled.source != IMAGE and image and not request.target.base_image:
@@ -186,11 +183,8 @@ def content_notes(
     if image and (held := _held(catalog, image, request, others)):
         return [_content(image, held, "--keep-installed image")]
     built = {name: pick for name, pick in others.items() if pick.origin == "build"}
-    offered = [
-        catalog.image[row.image]
-        for row in catalog.site_image.values()
-        if row.site == request.target.site and within(row, request.target.date)
-    ]
+    target = request.target
+    offered = [catalog.image[row.image] for row in catalog.images_at(target.site, target.date)]
     rows = (
         [] if request.target.base_image else [row for row in offered if _held(catalog, row, request, built)]
     )

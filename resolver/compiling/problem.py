@@ -31,19 +31,13 @@ ABSENT = 1
 class Variable:
     """A component and its candidates, in the order of preference.
 
-    Attributes
-    ----------
-    everything
-        The mask of all candidates and of absence.
-    present
-        The mask of all candidates, without absence.
+    `present` is the mask of all candidates, `everything` that of all candidates and of absence.
     """
 
     __slots__ = (
         "_by_line",
         "_by_specifier",
         "_by_version",
-        "_of_versions",
         "_versions",
         "candidates",
         "everything",
@@ -60,20 +54,15 @@ class Variable:
         for position, candidate in enumerate(candidates):
             mask = self._by_version.get(candidate.version, 0)
             self._by_version[candidate.version] = mask | 1 << (position + 1)
-        self._of_versions: dict[frozenset[str], int] = {}
         self._versions: Versions | None = None
         self._by_line: dict[str, int] = {}
         self._by_specifier: dict[str, int] = {}
 
     def of_versions(self, versions: Iterable[str]) -> int:
         """Return the mask of the candidates of these versions."""
-        key = frozenset(versions)
-        mask = self._of_versions.get(key)
-        if mask is None:
-            mask = 0
-            for version in key:
-                mask |= self._by_version.get(version, 0)
-            self._of_versions[key] = mask
+        mask = 0
+        for version in versions:
+            mask |= self._by_version.get(version, 0)
         return mask
 
     def of_line(self, line: str) -> int:
@@ -188,26 +177,16 @@ class Demand(msgspec.Struct, eq=False):
     """Whether it limits the target, which a site often sets, and not the distributions to install."""
 
 
-class Preference(msgspec.Struct, frozen=True):
-    """Candidates of a component that come first once another component is chosen."""
-
-    other: str
-    """The other component. For Python, this is the base image."""
-    first: dict[int, int]
-    """Maps the bit number of a candidate of `other` to the mask of the candidates that come first.
-
-    Bit number 0 is for solutions that do not need `other`.
-    """
-
-
 class Problem(msgspec.Struct, eq=False):
     """Variables, demands, relations and preferences."""
 
     variables: dict[str, Variable]
     demands: list[Demand]
     relations: list[Relation]
-    preferences: dict[str, Preference] = {}
-    """By component."""
+    preferences: dict[str, tuple[str, dict[int, int]]] = {}
+    """By component whose best candidates depend on another component: the other's name, and the mask of those
+    that come first, by the bit number of the other's candidate (0: the solution does not need it). Python has
+    the base image as the other."""
     requested: frozenset[str] = frozenset()
     """Names of the components that the request names."""
 

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.clauses import REQUEST, Clause, known_mask, mask_of, no_candidate
+from resolver.compiling.clauses import REQUEST, Clause, known_mask, no_candidate, where
 from resolver.compiling.problem import (
     ABSENT,
     Demand,
     LazyText,
-    Preference,
     Problem,
     Relation,
     RelationRow,
@@ -51,13 +50,9 @@ class ProblemBuilder:
 
     Attributes
     ----------
-    catalog, request, target
-        The inputs of the problem.
     reachable
         Names of the distributions that can become part of a solution: the requested distributions, their
         requirements, and so on. Only these are compiled.
-    requires
-        Requirements of each of these distributions.
     driver
         Major.minor line of the target's kernel driver, or None if it is not known.
     window
@@ -99,7 +94,7 @@ class ProblemBuilder:
         self.variables: dict[str, Variable] = {}
         self._demands: list[Demand] = []
         self._relations: list[Relation] = []
-        self.preferences: dict[str, Preference] = {}
+        self.preferences: dict[str, tuple[str, dict[int, int]]] = {}
         self._installed: dict[str, list[InstalledVersion]] = {}
         self._floor = SUPPORT_FLOOR[request.support]
 
@@ -123,12 +118,11 @@ class ProblemBuilder:
         self.reachable = reached
 
     def _add_requires(self, names: Collection[str]) -> None:
-        for row in self.catalog.requires:
-            if row.package in names:
-                self.requires.setdefault(row.package, []).append(row)
+        for name in names:
+            self.requires[name] = [*self.catalog.requires_of(name)]
         for name, provider in product(sorted(names), self._providers[1:]):
             for candidate in provider.candidates(name):
-                self.requires.setdefault(name, []).extend(provider.requirements(candidate))
+                self.requires[name] += provider.requirements(candidate)
 
     def candidates(self, name: str) -> list[Candidate]:
         """Return the candidates that the providers have for a distribution."""
@@ -192,14 +186,12 @@ class ProblemBuilder:
             ordered, self._installed[name] = InstalledProvider(self.catalog, self.request).merged(
                 name, ordered
             )
-        self.variables[name] = Variable(name, ordered)
-        trusted = sum(map(self._is_trusted, ordered))
-        if trusted < len(ordered):
-            text = f"--support {self.request.support} allows {trusted} of {len(ordered)} versions of {name}"
-            self.demand_requested(name, self._is_trusted, text, optional=True)
-
-    def _is_trusted(self, candidate: Candidate) -> bool:
-        return STATUS_RANK[candidate.fact.status] >= self._floor
+        variable = self.variables[name] = Variable(name, ordered)
+        trusted = where(lambda candidate: STATUS_RANK[candidate.fact.status] >= self._floor)(variable)
+        if trusted != variable.present:
+            count = f"{trusted.bit_count()} of {len(ordered)}"
+            text = f"--support {self.request.support} allows {count} versions of {name}"
+            self.demand_requested(name, known_mask(trusted), text, optional=True)
 
     def relate(
         self,
@@ -223,12 +215,12 @@ class ProblemBuilder:
         rows: list[RelationRow] = []
         runtime = 0
         for clause in clauses:
-            subjects = mask_of(variable, clause.subjects)
+            subjects = clause.subjects(variable)
             if not subjects:
                 continue
             text, objects = clause.text, 0
             if forbids or STATUS_RANK[text.status] >= self._floor:
-                objects = mask_of(other, clause.objects)
+                objects = clause.objects(other)
             else:
                 fact = text.fact() if isinstance(text, LazyText) else text
                 reason = f"only {fact.status}, which --support {self.request.support} does not allow"
@@ -263,27 +255,22 @@ class ProblemBuilder:
         self, name: str, allowed: Test, text: str, *, optional: bool = False, of_target: bool = False
     ) -> None:
         """Add a demand of the request."""
-        mask = self._demand_mask(name, allowed, optional=optional)
+        mask = allowed(self.variables[name]) | (ABSENT if optional else 0)
         self._demands.append(Demand(self.variables[name], mask, text, "request", REQUEST, of_target))
 
     def demand_stated(
         self, name: str, allowed: Test, text: str, source: str, *, optional: bool = False
     ) -> None:
         """Add a demand of the target: a fact about a site or this machine."""
-        mask = self._demand_mask(name, allowed, optional=optional)
+        mask = allowed(self.variables[name]) | (ABSENT if optional else 0)
         self._demands.append(Demand(self.variables[name], mask, text, "fact", source))
 
-    def forbid(self, name: str, excluded: Test, fact: Fact) -> None:
+    def forbid(self, name: str, mask: int, fact: Fact) -> None:
         """Add the demand of a fact that excludes some candidates."""
-        mask = mask_of(self.variables[name], excluded)
         for version in self.installed(name):
             mask |= version.bit if mask & version.requires_as else 0
         allowed = self.variables[name].everything & ~mask
         self._demands.append(Demand(self.variables[name], allowed, fact.text, "fact", fact.source))
-
-    def _demand_mask(self, name: str, allowed: Test, *, optional: bool) -> int:
-        mask = mask_of(self.variables[name], allowed)
-        return mask | ABSENT if optional else mask
 
 
 def exclude_later_releases(builder: ProblemBuilder, name: str) -> None:
@@ -330,17 +317,14 @@ def built_for_builds(catalog: Catalog, recipe: schema.Recipe) -> Iterator[Requir
 
 def reachable(catalog: Catalog, backend: Backend, names: Iterable[str]) -> frozenset[str]:
     """Return torch, the given distributions, and all their direct and indirect requirements."""
-    requires: dict[str, set[str]] = {}
-    for row in catalog.requires:
-        if not row.when_present and row.backend in {None, backend}:
-            requires.setdefault(row.package, set()).add(normalize_name(row.on))
     reached: set[str] = set()
     left = ["torch", *names]
     while left:
         name = left.pop()
         if name not in reached:
             reached.add(name)
-            left += requires.get(name, ())
+            rows = (row for row in catalog.requires_of(name) if not row.when_present)
+            left += [normalize_name(row.on) for row in rows if row.backend in {None, backend}]
             recipes = (recipe for recipe in catalog.recipes_of(name) if recipe.backend == backend)
             left += [row.name for recipe in recipes for row in built_for_builds(catalog, recipe)]
     return frozenset(reached)
@@ -459,14 +443,8 @@ def _extend_to_installed(
     for bit, row_objects in allowed.items():
         if together & ~row_objects and not forbids:
             text = f"the base image contains {name} and {other_name} in versions that the catalog excludes"
-            fact = Fact(text, "observed", _source_of_all(request))
+            source, listed = "the catalog's rows of base images", request.preinstalled
+            if listed and listed.source != IMAGE:
+                source = source_of(listed)
+            fact = Fact(text, "observed", source)
             rows.append(RelationRow(bit, together & ~row_objects, fact, contradicts=True))
-
-
-def _source_of_all(request: Request) -> str:
-    preinstalled = request.preinstalled
-    return (
-        source_of(preinstalled)
-        if preinstalled and preinstalled.source != IMAGE
-        else "the catalog's rows of base images"
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from resolver.compiling.clauses import (
@@ -12,11 +12,12 @@ from resolver.compiling.clauses import (
     allowed_by,
     any_candidate,
     architectures,
+    known_mask,
     version_in,
+    where,
 )
 from resolver.compiling.names import INSPECT_HINT, reject_wrong_name
 from resolver.errors import NoVersionError, UsageError, closest_names, did_you_mean
-from resolver.facts.catalog import within
 from resolver.model import Fact, Requirement
 from resolver.requirements import PAIRED_WITH_TORCH, closest_versions
 from resolver.versions import allows, bounds_cross, join_words, minor, newest_first, shorten
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
     from resolver.compiling.clauses import Test
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.facts import schema
-    from resolver.facts.catalog import Catalog
     from resolver.model import Candidate
-    from resolver.versions import Specifier
 
 
 NEEDS_PYTHON = "distributions need Python"
@@ -52,7 +51,9 @@ def compile_request(builder: ProblemBuilder) -> None:
     if target.python:
         _demand_python_of_machine(builder, target.python)
     for requirement in builder.request.requirements:
-        if builder.is_closed(requirement.name) and not _means_triton_of_torch(builder, requirement.name):
+        # The open world resolves ``triton``, which for ROCm means the triton of any torch.
+        is_open = builder.open_world and target.backend == "rocm" and requirement.name == "triton"
+        if builder.is_closed(requirement.name) and not is_open:
             _demand_requirement(builder, _without_overridden(builder, requirement))
     _demand_device_code(builder)
     demand_limits(builder)
@@ -60,17 +61,12 @@ def compile_request(builder: ProblemBuilder) -> None:
         builder.demand_requested("python", any_candidate, NEEDS_PYTHON)
 
 
-def _means_triton_of_torch(builder: ProblemBuilder, name: str) -> bool:
-    """Return whether a name means the triton of any torch for ROCm, which the open world resolves."""
-    return builder.open_world and builder.target.backend == "rocm" and name == "triton"
-
-
 def _demand_python_of_machine(builder: ProblemBuilder, python: str) -> None:
     """Limit Python to that of this machine; for ROCm, another Python requires a base image."""
     text = f"{THIS_MACHINE} has Python {python}"
     if builder.target.backend == "rocm":
         fact = Fact(f"{text}, and other versions require a base image", "observed", THIS_MACHINE)
-        others = Clause(lambda candidate: candidate.version != python, any_candidate, fact)
+        others = Clause(where(lambda candidate: candidate.version != python), any_candidate, fact)
         builder.relate("python", "base-image", [others], forbids=True)
     else:
         builder.demand_stated("python", version_in([python]), text, THIS_MACHINE)
@@ -104,7 +100,6 @@ def _applying_pythons(builder: ProblemBuilder, requirement: Requirement) -> list
 
 
 def _without_overridden(builder: ProblemBuilder, requirement: Requirement) -> Requirement:
-    """Return a requirement without its versions if an override replaces them."""
     name = requirement.name
     if not any(override.name == name and override.specifier for override in builder.request.overrides):
         return requirement
@@ -132,9 +127,7 @@ def _demand_images(builder: ProblemBuilder) -> None:
     site = catalog.site.get(target.site)
     if site and site.public_images:
         offered = {name: row for name, row in catalog.image.items() if "://" in row.path}
-    for row in catalog.site_image.values():
-        if row.site == target.site and within(row, target.date):
-            offered[row.image] = row
+    offered |= {row.image: row for row in catalog.images_at(target.site, target.date)}
     releases = newest_first({catalog.image[name].rocm for name in offered} - {""})[::-1]
     what = (
         f"base images with ROCm {join_words(releases, most=8, joiner='and')}"
@@ -162,7 +155,7 @@ def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> No
     package = builder.catalog.package.get(requirement.name)
     default = package.default_variant if package else ""
     allowed = _allowed(requirement, variable.candidates, default, open_world=builder.open_world)
-    if not any(map(allowed, variable.candidates)) and _applying_pythons(builder, requirement):
+    if not allowed(variable) and _applying_pythons(builder, requirement):
         text = shorten(requirement.text)
         if requirement.specifier is not None and bounds_cross(requirement.specifier):
             msg = f"No version can match {text!r}: its conditions exclude one another."
@@ -172,7 +165,9 @@ def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> No
         hints = [closest_versions(requirement, versions), INSPECT_HINT if "+cu" in text else ""]
         raise NoVersionError(msg, requirement.name, hint=" ".join(filter(None, hints)))
     if requirement.name == "torch" and any(map(_is_device, requirement.extras)):
-        allowed = _with_device_extra(builder.catalog, allowed)
+        # Only the extras of these install the code for a GPU architecture.
+        devices = variable.of_versions(key for key, row in builder.catalog.torch.items() if row.device_extra)
+        allowed = known_mask(allowed(variable) & devices)
     _demand_under_marker(builder, requirement, allowed, demand_text(requirement))
 
 
@@ -186,24 +181,14 @@ def _demand_device_code(builder: ProblemBuilder) -> None:
     requested = [one.specifier for one in requirements if one.name == "torch" and one.specifier]
     if not devices or "device-all" in devices[0].extras or builder.installed("torch"):
         return
-    allowed = _with_device_extra(builder.catalog, any_candidate)
-    torches = [one.version for one in builder.variables["torch"].candidates if allowed(one)]
+    torches = [version for version, row in builder.catalog.torch.items() if row.device_extra]
     if any(all(allows([specifier], version) for specifier in requested) for version in torches):
         text = f"you asked for {devices[0].text}, and so for a torch that installs no code for other GPUs"
-        builder.demand_requested("torch", allowed, text, optional=True)
+        builder.demand_requested("torch", version_in(torches), text, optional=True)
 
 
 def _is_device(extra: str) -> bool:
     return extra.startswith("device-")
-
-
-def _with_device_extra(catalog: Catalog, allowed: Test) -> Test:
-    """Restrict a test to the versions of torch whose extras install the code for a GPU architecture."""
-    return lambda candidate: (
-        allowed(candidate)
-        and candidate.version in catalog.torch
-        and bool(catalog.torch[candidate.version].device_extra)
-    )
 
 
 def _applies(requirement: Requirement, python: str) -> bool:
@@ -218,7 +203,7 @@ def _applies(requirement: Requirement, python: str) -> bool:
 
 def _allowed(
     requirement: Requirement, candidates: Sequence[Candidate], default: str, *, open_world: bool
-) -> Callable[[Candidate], bool]:
+) -> Test:
     """Return a test for the versions and the variant that a requirement allows.
 
     The default variant is that of releases without a variant, and of commits.
@@ -227,11 +212,16 @@ def _allowed(
     resolve.
     """
     if requirement.name == "python" and requirement.specifier is not None:
-        return _allows_python(requirement.specifier)
+        # Minor versions that the specifier allows, or of which it allows a patch release.
+        specifier = requirement.specifier
+        named = {clause.version.removesuffix(".*") for clause in specifier}
+        minors = {minor(version) for version in named if version.count(".") > 1 and specifier.allows(version)}
+        return where(lambda candidate: specifier.allows(candidate.version) or candidate.version in minors)
     versions = allowed_by([str(requirement.specifier)] if requirement.specifier is not None else [])
     known = sorted({candidate.variant for candidate in candidates} - {""}, key=_names_before_commits)
     if default and requirement.extras == (default,):
-        return lambda candidate: _names_before_commits(candidate.variant)[0] and versions(candidate)
+        commits = where(lambda candidate: _names_before_commits(candidate.variant)[0])
+        return lambda variable: commits(variable) & versions(variable)
     if all(map(_is_device, requirement.extras)):
         return versions
     if open_world and not any(closest_names(extra, known) for extra in requirement.extras):
@@ -246,15 +236,8 @@ def _allowed(
             raise UsageError(msg, hint=did_you_mean(variant, known))
         hint = "Extras are resolved with a package index. Configure an index, or remove the extra."
         raise UsageError(msg, hint=hint)
-    return lambda candidate: candidate.variant == variant and versions(candidate)
-
-
-def _allows_python(specifier: Specifier) -> Callable[[Candidate], bool]:
-    """Return a test for minor versions of Python that a specifier allows, or of which it allows a patch."""
-    named = {clause.version.removesuffix(".*") for clause in specifier}
-    patches = [version for version in named if version.count(".") > 1 and specifier.allows(version)]
-    minors = {minor(version) for version in patches}
-    return lambda candidate: specifier.allows(candidate.version) or candidate.version in minors
+    of_variant = where(lambda candidate: candidate.variant == variant)
+    return lambda variable: of_variant(variable) & versions(variable)
 
 
 def _names_before_commits(variant: str) -> tuple[bool, str]:

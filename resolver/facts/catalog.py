@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from datetime import date
     from pathlib import Path
 
-_OfPackage = TypeVar("_OfPackage", schema.Release, schema.Recipe)
+_OfPackage = TypeVar("_OfPackage", schema.Release, schema.Requires, schema.Recipe)
 
 
 class Catalog(msgspec.Struct, frozen=True, dict=True):
@@ -118,6 +118,14 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
         """Return the driver window of a site on a day, if it is known."""
         return next((row for row in self.windows_of(site) if within(row, day)), None)
 
+    def images_at(self, site: str, day: date) -> list[schema.SiteImage]:
+        """Return the base images that a site offers on a day."""
+        return [row for row in self.site_image.values() if row.site == site and within(row, day)]
+
+    def proven_at(self, site: str) -> list[schema.ProvenSet]:
+        """Return the proven sets of a site, and those of no site."""
+        return [row for row in self.proven.values() if row.site in {"", site}]
+
     def variables_of(self, site: str, day: date, versions: Mapping[str, str]) -> list[schema.SiteVariable]:
         """Return the environment variables that must be set at a site, or must not be set."""
         return [
@@ -133,6 +141,14 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
     def recipes_of(self, package: str) -> list[schema.Recipe]:
         """Return all recipes of a package, in the order of the files."""
         return self._recipes.get(package, [])
+
+    def requires_of(self, package: str) -> list[schema.Requires]:
+        """Return all requirements of a package, in the order of the files."""
+        return self._requires.get(package, [])
+
+    @cached_property
+    def _requires(self) -> dict[str, list[schema.Requires]]:
+        return _by_package(self.requires)
 
     @cached_property
     def _releases(self) -> dict[str, list[schema.Release]]:

@@ -41,7 +41,8 @@ class CatalogProvider:
     def requirements(self, candidate: Candidate) -> Sequence[schema.Requires]:
         """Return the rows that apply to a release."""
         release = candidate.release
-        return [row for row in self._catalog.requires if release is not None and applies(row, release)]
+        rows = self._catalog.requires_of(candidate.name)
+        return [row for row in rows if release is not None and applies(row, release)]
 
     def _is_built(self, candidate: Candidate) -> bool:
         release = candidate.release

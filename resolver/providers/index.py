@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.indexes import InstalledFiles, files_of
@@ -23,16 +23,6 @@ _ONLY_AMD = (
     "Only AMD's indexes have ROCm as pip packages; PyPI's projects of these names are empty. To use the ROCm "
     "of a base image instead, leave them out."
 )
-
-
-class OfferedFiles(NamedTuple):
-    """The files of a candidate of the catalog."""
-
-    files: Sequence[File]
-    indexes: PackageIndexes
-    """The indexes that have them."""
-    problem: str = ""
-    """The reason why an index that only the catalog names has no answer."""
 
 
 class IndexProvider:
@@ -90,8 +80,12 @@ class IndexProvider:
                 self._metadata |= dict.fromkeys((file.url for file in files), known)
         return known
 
-    def offered(self, candidate: Candidate, torch: Candidate | None) -> OfferedFiles:
-        """Return all files of a candidate of the catalog.
+    def offered(
+        self, candidate: Candidate, torch: Candidate | None
+    ) -> tuple[Sequence[File], PackageIndexes, str]:
+        """Return all files of a candidate of the catalog, and the indexes that have them.
+
+        The third result is the reason why an index that only the catalog names has no answer; mostly empty.
 
         Raise `EnvironmentLacksError` or `SourceError` if an index of the user cannot be reached, or its page
         is broken.
@@ -99,9 +93,9 @@ class IndexProvider:
         release, index = candidate.release, index_of(candidate, torch)
         indexes = self.indexes.at(index) if index else self.indexes
         if release is not None and release.git is not None:
-            return OfferedFiles((), indexes)
+            return (), indexes, ""
         if release is not None and release.wheels:
-            return OfferedFiles(files_of(release), indexes)
+            return files_of(release), indexes, ""
         files: Sequence[File] = ()
         problem = ""
         try:
@@ -114,7 +108,7 @@ class IndexProvider:
             files, indexes = self._listed(candidate, self.indexes), self.indexes
         pinned = release and (release.sdist or release.wheel)
         files = [file for file in files if file.name == pinned.file] if pinned else files
-        return OfferedFiles(files, indexes, "" if files else problem)
+        return files, indexes, "" if files else problem
 
     def is_configured(self, url: str) -> bool:
         """Return whether an index is the user's; only the catalog names the others. Empty means all."""
@@ -175,7 +169,6 @@ class IndexProvider:
         return {sort_key(version) for version in versions if built_for(version) is None}
 
     def _beside_torch(self, name: str, torches: Iterable[Candidate]) -> Sequence[ProjectRelease] | None:
-        """Return the releases of a project on the indexes of torch wheels."""
         rows = (self._catalog.torch.get(torch.version) for torch in torches)
         urls = dict.fromkeys(row.index for row in rows if row and row.device_extra)
         releases: dict[str, ProjectRelease] = {}

@@ -100,7 +100,6 @@ class InferredProvider:
         return self._request.support == "any" or unmatched
 
     def _with_releases(self, name: str) -> Catalog:
-        """Return a private catalog that has the releases of a project, too."""
         wider = self._wider.get(name)
         if wider is None:
             wider, project = self._catalog, self._indexes.project(name)
@@ -195,7 +194,6 @@ def _no_release(
     project: Project | None,
     urls: Sequence[str],
 ) -> NoVersionError:
-    """Return the error for a requirement that neither the catalog nor an index can meet."""
     name, text, specifier = requirement.name, shorten(requirement.text), requirement.specifier
     known = {row.version for row in catalog.releases_of(name)}
     asked = f"Searched: {', '.join(urls)}."
@@ -327,8 +325,8 @@ def _with_facts(
         return mask
 
     requires: dict[tuple[str, str, bool], list[Requires]] = {}
-    for row in catalog.requires:
-        if row.package == name and row.backend in {None, backend} and not row.variant:
+    for row in catalog.requires_of(name):
+        if row.backend in {None, backend} and not row.variant:
             requires.setdefault((normalize_name(row.on), row.kind, row.when_present), []).append(row)
     copied: list[Requires] = []
     for rows in requires.values():

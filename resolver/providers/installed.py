@@ -132,7 +132,6 @@ def _matches(version: str, known: Sequence[Candidate]) -> tuple[list[int], list[
 
 
 def _split(version: str) -> tuple[str, list[str]]:
-    """Return the public version and the parts of the local label."""
     parsed = version_or_none(version)
     if parsed is None:
         return version, []

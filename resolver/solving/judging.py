@@ -16,7 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property, reduce
 from operator import or_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from resolver.compiling.choices import Link
 from resolver.errors import SourceError
@@ -41,7 +44,7 @@ _MOST_UNKNOWN = 3
 _REQUESTED, _OTHERS = EARLY_PYTHON + 0.5, layer("python")[0] - 0.5
 
 
-class _Chosen(NamedTuple):
+class _Chosen(msgspec.Struct, frozen=True):
     """A chosen release, and the file of it that would be installed."""
 
     choices: Choices
@@ -113,7 +116,6 @@ class ContentJudge:
                 new += following
 
     def _read_ahead(self, files: Iterable[_Chosen]) -> None:
-        """Start to read files at the same time."""
         for one in files:
             if not self._known(one) and not self._evidence_against_source(one):
                 self._world.index.indexes.submit(self._reading(one))
@@ -190,7 +192,6 @@ class ContentJudge:
         return is_open and one.is_wheel and content is not None and bool(content.unread)
 
     def _judge(self, one: _Chosen) -> None:
-        """Judge a file, and add what follows."""
         if one.file.url in self._judged:
             return
         try:
@@ -250,7 +251,7 @@ class ContentJudge:
             if bit != one.bit and not any(file.name.endswith(".whl") for file in release.files)
         }
         mask = sum(1 << bit for bit in without)
-        self._search.add({number: mask}, link._replace(version=", ".join(without.values())))
+        self._search.add({number: mask}, replace(link, version=", ".join(without.values())))
 
     def _reading(self, one: _Chosen) -> Callable[[], Content | None]:
         """Return a function that returns what a wheel contains; it may run in another thread."""
@@ -279,18 +280,16 @@ class ContentJudge:
 
     @cached_property
     def _wheels(self) -> frozenset[str]:
-        """The hashes of the wheels that the catalog knows."""
         return frozenset(row.sha256 for row in self._world.catalog.wheel.values())
 
     def _require_rocm(self, one: _Chosen, content: Content) -> None:
-        """Add the requirement of a wheel on ROCm."""
         rocm, number = self._world.problem.variables["rocm"], self._world.session.number["rocm"]
         excluded = rocm.everything & ~rocm.allowed_by(content.rocm)
         text = f"requires rocm{content.rocm}: {content.evidence}"
         if not self._search.domains[number] & ~excluded:
             self._limit(one)
         terms = {one.choices.number: one.mask, number: excluded}
-        self._search.add(terms, _link(one, text)._replace(object="rocm"))
+        self._search.add(terms, replace(_link(one, text), object="rocm"))
         self._reasons.setdefault(one.file.url, []).append(({number: excluded}, text))
 
     def _excludes_like_newer(self, one: _Chosen, judgement: Judgement) -> bool:
@@ -383,7 +382,7 @@ class ContentJudge:
         self._search.add({selector: STRICT, choices.number: one.mask}, _link(one, why))
         if unknown.bit_count() == _MOST_UNKNOWN:
             terms = {selector: STRICT, choices.number: self._unread(choices)}
-            self._search.add(terms, _link(one, "was not read")._replace(version=""))
+            self._search.add(terms, replace(_link(one, "was not read"), version=""))
 
 
 def _link(one: _Chosen, predicate: str) -> Link:

@@ -7,6 +7,8 @@ from functools import cached_property, partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from resolver.compiling.choices import ALWAYS, Choices, Link, is_prerelease, names_prerelease
 from resolver.compiling.clauses import REQUEST, libstdcxx_by
 from resolver.compiling.known_bad import concerning
@@ -137,7 +139,6 @@ class Projects(Part):
             self.search.add({choices.number: present, number: other.everything & ~ABSENT}, link)
 
     def _add_facts(self, choices: Choices) -> None:
-        """Add the catalog's facts about the releases of a project."""
         self._require_image(choices)
         if has_rocm_release(choices.name):
             self._tie_to_platform(choices)
@@ -193,7 +194,7 @@ class Projects(Part):
         if row.on == "gfx":
             allowed_anyway = row.partial and self.request.support == "any"
             if not allowed_anyway and not {*self.request.target.gfx} <= {*row.versions}:
-                link = link._replace(object="", predicate=f"contains code for {join_words(versions, most=8)}")
+                link = replace(link, object="", predicate=f"contains code for {join_words(versions, most=8)}")
                 self.search.add(terms, link)
             return
         if row.on == "python" and row.is_of_wheel and name in self.open:
@@ -210,7 +211,7 @@ class Projects(Part):
             return
         allowed = (ABSENT if when_present else 0) | _allowed(variable, row.versions)
         if not allowed and row.on in self.problem.variables:
-            link = link._replace(predicate=f"{predicate}, which the catalog does not have")
+            link = replace(link, predicate=f"{predicate}, which the catalog does not have")
         self.search.add({**terms, number: variable.everything & ~allowed}, link)
 
     def admit(self, choices: Choices, mask: int) -> bool:
@@ -279,7 +280,6 @@ class Projects(Part):
 
     @cached_property
     def _bad_releases(self) -> dict[str, list[KnownBad]]:
-        """The known-bad rows about one project only, by project."""
         found: dict[str, list[KnownBad]] = {}
         for row in concerning(self.world.catalog, self.request.target):
             if row.effect == "refuse" and len(row.combination) == 1:
@@ -465,12 +465,10 @@ class Projects(Part):
 
 
 def _allowed(variable: Variable | Choices, versions: Sequence[str]) -> int:
-    """Return the values that at least one of several specifiers allows."""
     if isinstance(variable, Choices):
         masks = [variable.allowed_by(parse_specifier(text)) for text in versions]
     elif variable.name == "libstdcxx":
-        fits = libstdcxx_by(versions)
-        return variable.mask(number for number, one in enumerate(variable.candidates) if fits(one))
+        return libstdcxx_by(versions)(variable)
     else:
         masks = [variable.allowed_by(text) for text in versions]
     return reduce(or_, masks, 0)

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from resolver.compiling.choices import Link
 from resolver.compiling.clauses import REQUEST
 from resolver.compiling.names import (
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from resolver.compiling.choices import Choices
     from resolver.indexes import File, Metadata
     from resolver.model import Candidate, Requirement
-    from resolver.providers.index import OfferedFiles
     from resolver.solving.projects import Projects
     from resolver.solving.search import Assumption
     from resolver.solving.world import World
@@ -139,7 +140,7 @@ class Requirements(Part):
         for choices in nodes:
             allowed = choices.allowed_by(requirement.specifier)
             terms = {**when, choices.number: choices.everything & ~allowed}
-            self.search.add(terms, link._replace(object=choices.key))
+            self.search.add(terms, replace(link, object=choices.key))
 
     def _require_triton(self, terms: Terms, requirement: Requirement, link: Link) -> None:
         limits = self.world.limits.get(requirement.name, ())
@@ -205,10 +206,7 @@ class Requirements(Part):
     def _require(self, number: int, mask: int, subject: str, metadata: Metadata, extra: str = "") -> None:
         """Add the requirements of a release or of one of its extras.
 
-        Raises
-        ------
-        UsageError, ValueError
-            A requirement is invalid.
+        Raise `UsageError` or `ValueError` if a requirement is invalid.
         """
         requirements = list(self._applying(metadata, extra))
         if requirements:
@@ -284,7 +282,7 @@ class Requirements(Part):
         variable = self.problem.variables.get(name)
         if variable is None:
             text = f"{link.predicate}, which the catalog does not have for the backend"
-            self.search.add(terms, link._replace(object="", predicate=text))
+            self.search.add(terms, replace(link, object="", predicate=text))
             return False
         allowed = variable.present if specifier is None else variable.allowed_by(str(specifier))
         if not allowed and link.subject == "torch" and name in TRITON_NAMES:
@@ -308,7 +306,7 @@ class Requirements(Part):
             if is_for_cuda(requirement.name):
                 project = link.subject.partition("[")[0]
                 self.needing_cuda.setdefault(project, (link.version, requirement.name))
-            self.search.add(terms, link._replace(object="", predicate=text))
+            self.search.add(terms, replace(link, object="", predicate=text))
         for choices in nodes:
             allowed = choices.allowed_by(requirement.specifier)
             excluded = choices.everything & ~allowed & terms.get(choices.number, -1)  # it may require itself
@@ -316,7 +314,7 @@ class Requirements(Part):
             predicate = link.predicate + why
             self.search.add(
                 {**terms, choices.number: excluded},
-                link._replace(object=choices.key, predicate=predicate),
+                replace(link, object=choices.key, predicate=predicate),
             )
         return bool(nodes)
 
@@ -349,8 +347,7 @@ class Requirements(Part):
             for row in self.world.rows_of(name):
                 if row.on not in known and applies(row, candidate.release):
                     self._projects.add_row(row, name, {number: mask}, candidate.version)
-        offered = self.index.offered(candidate, self.world.candidate("torch"))
-        files = self._files(candidate, offered, number, mask)
+        files = self._files(candidate, number, mask)
         if not files or self._is_excluded(candidate, number, mask, files):
             return
         metadata = self._metadata_of_closed(candidate, files, number, mask)
@@ -392,10 +389,10 @@ class Requirements(Part):
             return None
         return metadata
 
-    def _files(self, candidate: Candidate, offers: OfferedFiles, number: int, mask: int) -> Sequence[File]:
+    def _files(self, candidate: Candidate, number: int, mask: int) -> Sequence[File]:
         """Return the files of a candidate for the most preferred Python; exclude the Pythons without any."""
         release = candidate.release
-        offered, indexes, problem = offers
+        offered, indexes, problem = self.index.offered(candidate, self.world.candidate("torch"))
         if problem:
             self.unread[number, mask] = problem
             return []

@@ -9,7 +9,10 @@ metadata is read (`resolver.solving.reading`): a requirement on a CUDA distribut
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from resolver.compiling.choices import is_prerelease
 from resolver.indexes import uploaded_by
@@ -24,7 +27,7 @@ EVERYWHERE = -1
 """The mask of all Pythons, or of all versions of glibc."""
 
 
-class Exclusion(NamedTuple):
+class Exclusion(msgspec.Struct, frozen=True, gc=False):
     """Why a release may not be used."""
 
     text: str
@@ -34,7 +37,7 @@ class Exclusion(NamedTuple):
     """The versions of glibc for which it may not be used."""
 
 
-class RuleContext(NamedTuple):
+class RuleContext(msgspec.Struct, frozen=True):
     """What the rules know about a request and a project."""
 
     day: date
@@ -52,23 +55,17 @@ class RuleContext(NamedTuple):
     """Whether a release is accepted that only some patch releases of a Python may install."""
 
 
-class Offered(NamedTuple):
-    """A release, and its files that count: uploaded by the day, and not yanked if others are not."""
+class Judged(msgspec.Struct, frozen=True):
+    """A release with what the rules have found about it."""
 
     release: ProjectRelease
     files: Sequence[File]
+    """Those that count, wheels first: uploaded by the day, and not yanked if others are not."""
     fit: Fit
-    """Where the files can be installed."""
-
-
-class Judged(NamedTuple):
-    """A release with what the rules have found about it."""
-
-    exclusions: tuple[Exclusion, ...]
-    files: tuple[File, ...] = ()
-    """The files that remain, wheels first."""
-    source_only: int = 0
+    """Where these files can be installed."""
+    source_only: int
     """The Pythons that have no wheel and must build its sdist."""
+    exclusions: tuple[Exclusion, ...] = ()
 
     @property
     def is_excluded(self) -> bool:
@@ -76,48 +73,48 @@ class Judged(NamedTuple):
         return any(one.python == EVERYWHERE and one.glibc == EVERYWHERE for one in self.exclusions)
 
 
-def has_no_linux_file(offered: Offered, _: RuleContext) -> Iterator[Exclusion]:
+def has_no_linux_file(judged: Judged, _: RuleContext) -> Iterator[Exclusion]:
     """Exclude a release that has files for other systems only."""
-    if not offered.release.files:
+    if not judged.release.files:
         yield Exclusion("has no file for Linux")
 
 
-def is_uploaded_later(offered: Offered, context: RuleContext) -> Iterator[Exclusion]:
+def is_uploaded_later(judged: Judged, context: RuleContext) -> Iterator[Exclusion]:
     """Exclude a release whose files were uploaded after the day of the request."""
-    if offered.release.files and not offered.files:
+    if judged.release.files and not judged.files:
         yield Exclusion(f"was uploaded after {context.day}")
 
 
-def is_yanked(offered: Offered, context: RuleContext) -> Iterator[Exclusion]:
+def is_yanked(judged: Judged, context: RuleContext) -> Iterator[Exclusion]:
     """Exclude a yanked release, unless a requirement pins its version (PEP 592)."""
-    are_yanked = bool(offered.files) and all(file.yanked is not None for file in offered.files)
-    if are_yanked and not context.is_pinned(offered.release.version):
+    are_yanked = bool(judged.files) and all(file.yanked is not None for file in judged.files)
+    if are_yanked and not context.is_pinned(judged.release.version):
         yield Exclusion("is yanked")
 
 
-def is_unrequested_prerelease(offered: Offered, context: RuleContext) -> Iterator[Exclusion]:
+def is_unrequested_prerelease(judged: Judged, context: RuleContext) -> Iterator[Exclusion]:
     """Exclude a pre-release, unless the request names one or the project has no other releases."""
-    if not context.allows_prereleases and is_prerelease(offered.release.version):
+    if not context.allows_prereleases and is_prerelease(judged.release.version):
         yield Exclusion("is a pre-release, and the request does not name one")
 
 
-def was_found_unfit(offered: Offered, context: RuleContext) -> Iterator[Exclusion]:
+def was_found_unfit(judged: Judged, context: RuleContext) -> Iterator[Exclusion]:
     """Exclude a release with a file that did not fit when it was read completely."""
-    evidence = context.evidence_against(offered.release.version, {file.sha256 for file in offered.files})
+    evidence = context.evidence_against(judged.release.version, {file.sha256 for file in judged.files})
     if evidence:
         yield Exclusion(f"is excluded in the lock: {evidence}")
 
 
-def is_known_bad(offered: Offered, context: RuleContext) -> Iterator[Exclusion]:
+def is_known_bad(judged: Judged, context: RuleContext) -> Iterator[Exclusion]:
     """Exclude a release that does not work according to the catalog."""
-    problem = context.problem_of(offered.release.version)
+    problem = context.problem_of(judged.release.version)
     if problem:
         yield Exclusion(f"does not work: {problem}")
 
 
-def fits_no_target(offered: Offered, context: RuleContext) -> Iterator[Exclusion]:
+def fits_no_target(judged: Judged, context: RuleContext) -> Iterator[Exclusion]:
     """Exclude the Pythons and versions of glibc for which a release has no file."""
-    yield from without_file(offered.files, offered.fit, context.targets)
+    yield from without_file(judged.files, judged.fit, context.targets)
 
 
 def without_file(files: Sequence[File], fit: Fit, targets: Targets) -> Iterator[Exclusion]:
@@ -159,10 +156,10 @@ def judge(release: ProjectRelease, context: RuleContext) -> Judged:
     uploaded = uploaded_by(release.files, context.day)
     files = [file for file in uploaded if file.yanked is None] or uploaded
     fit = context.targets.fit(files, any_patch=context.any_patch)
-    offered = Offered(release, files, fit)
+    judged = Judged(release, files, fit, fit.sdist & ~fit.with_wheel)
     found: list[Exclusion] = []
     for rule in RULES:
-        found += rule(offered, context)
+        found += rule(judged, context)
         if found:
             break
-    return Judged(tuple(found), tuple(files), fit.sdist & ~fit.with_wheel)
+    return replace(judged, exclusions=tuple(found))

@@ -34,7 +34,8 @@ from itertools import chain
 from math import inf
 from operator import itemgetter
 from time import monotonic
-from typing import NamedTuple
+
+import msgspec
 
 from resolver.compiling.problem import ABSENT, bits
 from resolver.errors import TooLargeError
@@ -157,7 +158,7 @@ _Watch = tuple[int, int, int, Incompatibility]
 before. If there is one other variable, as in nearly all, also this variable and its mask; else -1 and 0."""
 
 
-class _Entry(NamedTuple):
+class _Entry(msgspec.Struct, frozen=True, gc=False):
     """A step of the search: a variable lost values."""
 
     variable: int
@@ -287,25 +288,13 @@ class Search:
     ) -> Incompatibility | None:
         """Search for a solution in which some variables have the assumed values.
 
-        Parameters
-        ----------
-        assumptions
-            Variables with the masks that they are limited to.
-        choose
-            Returns the variable to decide and the mask that it is limited to, or None if all variables that
-            must be present are decided. It may add variables and constraints, including some that exclude
-            its choice.
+        `choose` returns the variable to decide and the mask that it is limited to, or None if all variables
+        that must be present are decided. It may add variables and constraints, also some that exclude its
+        choice.
 
-        Returns
-        -------
-        Incompatibility or None
-            None if there is a solution, which `domains` then contains. Otherwise an incompatibility that the
-            assumptions violate, perhaps by what follows from them; see `why`.
-
-        Raises
-        ------
-        TooLargeError
-            There were too many contradictions.
+        Return None if there is a solution, which `domains` then contains. Otherwise return an incompatibility
+        that the assumptions violate, perhaps by what follows from them; see `why`. Raise `TooLargeError` if
+        there were too many contradictions.
         """
         self.conflicts = 0
         self._return_to(self._prefix(assumptions))

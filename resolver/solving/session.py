@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from resolver.compiling.choices import ALWAYS, Link
 from resolver.compiling.problem import ABSENT, Demand, Problem, Relation, bits
@@ -27,7 +29,7 @@ Rank = tuple[float, int, int, str]
 _Item = TypeVar("_Item")
 
 
-class Narrowed(NamedTuple):
+class Narrowed(msgspec.Struct, frozen=True):
     """The candidates that are left under assumptions."""
 
     assumptions: tuple[Assumption, ...]
@@ -44,12 +46,6 @@ class Session:
 
     Attributes
     ----------
-    problem
-        The problem.
-    search
-        The search.
-    number, names
-        The number of each variable in the search, by name, and the name by number.
     rank
         The position of each variable of the search in the order of decisions, also of those that another adds
         to the search.
@@ -58,7 +54,7 @@ class Session:
     def __init__(self, problem: Problem, *, max_conflicts: int = MOST_CONFLICTS) -> None:
         self.problem = problem
         self.search = Search(max_conflicts=max_conflicts)
-        self.number: dict[str, int] = {}
+        self.number: dict[str, int] = {}  # of the variables in the search
         self._relations = 0
         self.names: dict[int, str] = {}
         self.rank: dict[int, Rank] = {}
@@ -209,10 +205,11 @@ class Session:
         preference = self.problem.preferences.get(name)
         if preference is None:
             return 0
-        other = domains[self.number[preference.other]]
+        name_of_other, first = preference
+        other = domains[self.number[name_of_other]]
         bit = 0 if other & ABSENT else other.bit_length() - 1
         is_decided = other & ABSENT or other.bit_count() == 1
-        return preference.first.get(bit, 0) & domains[self.number[name]] if is_decided else 0
+        return first.get(bit, 0) & domains[self.number[name]] if is_decided else 0
 
     def _is_needed(
         self, number: int, domains: Sequence[int], witness: Sequence[int], fixed: Sequence[Assumption]
@@ -291,7 +288,7 @@ class Session:
         return [demand for demand in demands if self.number[demand.variable.name] in used]
 
 
-class Refuted(NamedTuple):
+class Refuted(msgspec.Struct, frozen=True):
     """The proof that a request has no solution."""
 
     session: Session

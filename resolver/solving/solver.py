@@ -108,7 +108,7 @@ class Solver(Part):
         last = layer("python")
         numbers = [number for name, number in self.session.number.items() if self.problem.layer(name) < last]
         decided = self.session.decide(self._present, numbers)
-        return decided and decided.assumptions
+        return None if decided is None else decided.assumptions
 
     def _extends(self, assumptions: Sequence[Assumption]) -> Incompatibility | None:
         self._late.clear()

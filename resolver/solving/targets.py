@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from resolver.compiling.problem import bits
 from resolver.environment import Environment, names_python
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from resolver.indexes import File
 
 
-class Fit(NamedTuple):
+class Fit(msgspec.Struct, frozen=True, gc=False):
     """Where the files of a release can be installed, as masks of Pythons."""
 
     wheels: dict[int, int]
@@ -45,12 +47,8 @@ class Fit(NamedTuple):
 class Targets:
     """The Pythons and glibc versions of a problem.
 
-    `release` is the patch release of Python, if the request names one.
-
-    Attributes
-    ----------
-    all, allowed
-        The masks of all Pythons and of those that the request allows.
+    `release` is the patch release of Python, if the request names one. `all` and `allowed` are the masks of
+    all Pythons and of those that the request allows.
     """
 
     def __init__(self, python: Variable, glibc: Variable, allowed: int, release: str = "") -> None:
@@ -59,7 +57,8 @@ class Targets:
         self._release = release
         self.all = python.present
         self.allowed = allowed & python.present
-        self._fits: dict[tuple[str, str, bool], list[tuple[int, int]]] = {}
+        self._fits: dict[str, list[tuple[int, int]]] = {}
+        self._allowed: dict[tuple[str, bool], frozenset[int]] = {}
         self._markers: dict[tuple[str, str], int] = {}
 
     @cached_property
@@ -129,16 +128,19 @@ class Targets:
         """Return the Pythons that may install a file, each with the minor version of the oldest glibc."""
         is_wheel = file.name.endswith(".whl")
         tags = "-".join(file.name.rsplit("-", 3)[1:]) if is_wheel else ""
-        key = tags, file.requires_python, any_patch
-        known = self._fits.get(key)
-        if known is None:
-            known = self._fits[key] = []
-            for bit, environment in (self._lenient if any_patch else self.environments).items():
-                if environment.allows_python(file.requires_python):
-                    glibc = environment.oldest_glibc(file.name) if is_wheel else 0
-                    if glibc is not None:
-                        known.append((bit, glibc))
-        return known
+        if tags not in self._fits:
+            found = [
+                (bit, environment.oldest_glibc(file.name) if is_wheel else 0)
+                for bit, environment in self.environments.items()
+            ]
+            self._fits[tags] = [(bit, glibc) for bit, glibc in found if glibc is not None]
+        key = file.requires_python, any_patch
+        if key not in self._allowed:
+            environments = self._lenient if any_patch else self.environments
+            allowed = [bit for bit, one in environments.items() if one.allows_python(file.requires_python)]
+            self._allowed[key] = frozenset(allowed)
+        allowed_bits = self._allowed[key]
+        return [(bit, glibc) for bit, glibc in self._fits[tags] if bit in allowed_bits]
 
     def files(self, files: Sequence[File]) -> list[File]:
         """Return the files that any Python may install: those of the most preferred Python first.

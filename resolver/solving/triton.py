@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from resolver.compiling.choices import Link, is_prerelease
 from resolver.compiling.problem import ABSENT
 from resolver.errors import EnvironmentLacksError, SourceError
@@ -92,13 +94,7 @@ class TritonProvider:
 
 
 class Triton:
-    """The constraints on triton, as incompatibilities of a search.
-
-    Attributes
-    ----------
-    names
-        The distributions of the problem that install ``triton``.
-    """
+    """The constraints on triton, as incompatibilities of a search."""
 
     def __init__(
         self,
@@ -114,6 +110,7 @@ class Triton:
         self._number = number
         self._targets = targets
         self._installed = request.preinstalled.installed if request.preinstalled else {}
+        # the distributions of the problem that install ``triton``
         self.names = [name for name in TRITON_NAMES if name in problem.variables]
 
     def is_of_torch(self, name: str) -> bool:
@@ -159,7 +156,7 @@ class Triton:
                 allowed = triton.allowed_by(str(limit.specifier)) if limit.specifier else triton.present
                 excluded |= triton.everything & ~allowed
             excluded_of[self._number[name]] = excluded
-        link = link._replace(object=next(iter(self.names), ""))
+        link = replace(link, object=next(iter(self.names), ""))
         yield {self._number["torch"]: self._without_triton}, link
         yield excluded_of, link
 

@@ -16,7 +16,6 @@ from resolver.compiling.problem import ABSENT
 from resolver.facts.schema import PLATFORM
 from resolver.providers.index import IndexProvider, by_name
 from resolver.providers.installed import installed_versions
-from resolver.requirements import normalize_name
 from resolver.solving.search import is_required
 from resolver.solving.session import Session
 from resolver.solving.targets import Targets
@@ -61,6 +60,7 @@ class World:
         self.search = self.session.search
         self.bound = builder.closed
         self._environments: dict[tuple[int, str, bool], Environment] = {}
+        self._rows: dict[str, list[Requires]] = {}
         self._demands = 0
         self.state_demands()
         python, glibc = (self.problem.variables[name] for name in ("python", "glibc"))
@@ -137,27 +137,23 @@ class World:
         for stated in (self.asked, self.limits, self.overrides):
             yield from stated.get(name, ())
 
-    @cached_property
-    def _rows(self) -> dict[str, list[Requires]]:
-        """The catalog's requirements for this backend, by distribution."""
-        target = self.request.target
-        by_key: dict[tuple[object, ...], Requires] = {}
-        for row in self.catalog.requires:
-            if row.kind == "run" and row.backend in {None, target.backend}:
-                versions = row.versions if row.allows_gfx(target.gfx) else ()
-                earlier = by_key.get(row.key())
-                if earlier is not None or versions != row.versions:
-                    both = (*earlier.versions, *versions) if earlier else versions
-                    row = replace(row, versions=both)  # noqa: PLW2901  each of them allows more
-                by_key[row.key()] = row
-        rows: dict[str, list[Requires]] = {}
-        for row in by_key.values():
-            rows.setdefault(normalize_name(row.package), []).append(row)
-        return rows
-
     def rows_of(self, name: str) -> Sequence[Requires]:
         """Return the catalog's run requirements of a distribution for this backend."""
-        return () if self.is_for_cpu(name) else self._rows.get(name, ())
+        if self.is_for_cpu(name):
+            return ()
+        if name not in self._rows:
+            target = self.request.target
+            by_key: dict[tuple[object, ...], Requires] = {}
+            for row in self.catalog.requires_of(name):
+                if row.kind == "run" and row.backend in {None, target.backend}:
+                    versions = row.versions if row.allows_gfx(target.gfx) else ()
+                    earlier = by_key.get(row.key())
+                    if earlier is not None or versions != row.versions:
+                        both = (*earlier.versions, *versions) if earlier else versions
+                        row = replace(row, versions=both)  # noqa: PLW2901  each of them allows more
+                    by_key[row.key()] = row
+            self._rows[name] = list(by_key.values())
+        return self._rows[name]
 
     def images_for(self, name: str) -> int:
         """Return the base images that a project which uses the system's ROCm requires; 0 if it requires none.

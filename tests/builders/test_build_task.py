@@ -24,10 +24,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from builders.building.build_host import local_build_host
 from builders.building.directory import BuildDirectory
 from builders.building.inputs import Limits, requirements_of
-from builders.building.plan import Task
+from builders.building.plan import Task, local_build_host
 from builders.building.task import build_wheel
 from builders.environments.wheelhouse import FetchOptions
 from builders.index import Index

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from builders.building.build_host import local_build_host
 from builders.building.compilation import find_compiler_cache
 from builders.building.inputs import Limits
-from builders.building.plan import Task
+from builders.building.plan import Task, local_build_host
 from builders.building.task import build_wheel
 from builders.containers.sandbox import sandbox
 from builders.index import Index
@@ -118,6 +117,7 @@ def test_broken_cache_is_left_out(named: MakeTask, tmp_path: Path, damage: str) 
     limits = {}
     if damage == "file":
         directory = cache_root() / "compiler-cache"
+        directory.parent.mkdir(parents=True, exist_ok=True)
         kept = directory.with_name("kept")
         if directory.exists():
             directory.rename(kept)

@@ -16,8 +16,8 @@ import pytest
 from msgspec.structs import replace
 
 from builders.audit.elf import read_ends
+from builders.gpu import may_be_compiled
 from builders.gpu.content import read_complete, read_start
-from builders.gpu.signs import may_be_compiled
 from builders.index_client import IndexClient
 from builders.index_client.source_content import read_source
 from builders.storage.files import sha256_of
@@ -343,9 +343,9 @@ def test_section_without_a_known_name_may_be_code(sections: Sequence[Section], *
     def part(start: int, size: int) -> bytes | None:
         return None if names - 60 < start < names + 10 else data[start : start + size]
 
-    ends = read_ends(data, part)
-    assert (ends.has_cuda_code, ends.has_hip_code, bool(ends.unknown)) == (False, False, may_have)
-    assert not read_ends(data, lambda start, size: data[start : start + size]).unknown
+    _, has_cuda_code, has_hip_code, unknown = read_ends(data, part)
+    assert (has_cuda_code, has_hip_code, bool(unknown)) == (False, False, may_have)
+    assert not read_ends(data, lambda start, size: data[start : start + size])[-1]
 
 
 def test_library_of_the_wheel_itself_is_no_copy(tmp_path: Path) -> None:
@@ -485,6 +485,7 @@ NO_CODE = {"tiny/__init__.py": b"__version__ = '0.0.1'", "tiny/cli.py": b"# noth
         (NO_CODE, ("numpy",), True),
         ({**NO_CODE, "tiny/data.json": b"{}"}, (), True),
         ({**NO_CODE, "tiny/run.py": b"def run(): pass"}, (), True),
+        ({**NO_CODE, "tiny/texts.py": b"notifications = {'tiny': 'a text'}"}, (), True),
         ({**NO_CODE, "tiny/rest.py": b"#" * 40_000}, (), True),
     ],
 )

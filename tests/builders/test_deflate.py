@@ -36,7 +36,7 @@ def known_share(data: bytes, packed: bytes) -> float:
     """Return the share of the known parts in the last 20 kB; assert that each of them is right."""
     end = unpacked_end(packed, len(data))
     starts = range(len(data) - 20_000, len(data) - PART, PART)
-    parts = {start: end.part(start, PART) for start in starts}
+    parts = {start: end(start, PART) for start in starts}
     assert all(part in {None, data[start : start + PART]} for start, part in parts.items())
     return sum(part is not None for part in parts.values()) / len(starts)
 
@@ -63,7 +63,7 @@ def test_what_is_known_is_right(seed: int, level: int, tail: int) -> None:
 
 def test_noise_and_a_cut_stream_show_nothing() -> None:
     noise = random.Random(5).randbytes(40_000)
-    assert unpacked_end(noise, 1 << 20).part((1 << 20) - 10, 10) is None
+    assert unpacked_end(noise, 1 << 20)((1 << 20) - 10, 10) is None
     data = like_an_object(7, 100_000)
-    assert unpacked_end(deflated(data)[:-3], len(data)).part(len(data) - 10, 10) is None
-    assert unpacked_end(b"", 10).part(0, 10) is None
+    assert unpacked_end(deflated(data)[:-3], len(data))(len(data) - 10, 10) is None
+    assert unpacked_end(b"", 10)(0, 10) is None

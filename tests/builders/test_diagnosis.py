@@ -278,15 +278,17 @@ def test_message_contains_the_matched_text() -> None:
     assert fill("{a} {b}", {"a": "x"}) == "x {b}"
 
 
-class Endless:
+class Endless(io.BytesIO):
     """A stand-in for a log that is too large for a file of a test: a failure after very many good lines."""
 
     def __init__(self, pieces: int, last: bytes) -> None:
+        super().__init__()
         self.left = pieces
         self.last = last
         self.largest = 0
 
-    def read(self, size: int, /) -> bytes:
+    def read(self, size: int | None = -1, /) -> bytes:
+        assert size
         self.largest = max(self.largest, size)
         self.left -= 1
         if self.left > 0:

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.audit import gpu_code
-from builders.audit.gpu_code import CodeObject, CodeProblem, read_code_objects
+from builders.audit.gpu_code import CodeObject, read_code_objects
+from builders.findings import Finding
 from tests.builders.bundles import HOST, PREFIX, code_object, packed, padded, plain
 
 DATA = Path(__file__).parent / "data"
@@ -22,9 +23,9 @@ GFX942 = (f"{PREFIX}gfx942", code_object("gfx942", size=900))
 XNACK = (f"{PREFIX}gfx90a:xnack-", code_object(xnack="xnack-"))
 
 
-def read(section: bytes, before: int = 0) -> tuple[list[CodeObject], list[CodeProblem]]:
+def read(section: bytes, before: int = 0) -> tuple[list[CodeObject], list[Finding]]:
     data = b"\xff" * before + section + b"__CLANG_OFFLOAD_BUNDLE__"
-    return read_code_objects(data, before, len(section))
+    return read_code_objects("x.so", data, before, len(section))
 
 
 def names(section: bytes) -> list[str]:
@@ -108,7 +109,7 @@ def test_entry_id_spellings(entry: str) -> None:
 def test_entry_with_wrong_name_is_reported(entry: str, content: bytes, message: str) -> None:
     (problem,) = read(plain([HOST, (PREFIX + entry, content)]))[1]
     assert problem.id == "object-disagrees"
-    assert message in problem.text
+    assert message in problem.message
 
 
 def test_empty_entry_and_unknown_architecture() -> None:
@@ -134,13 +135,15 @@ def test_empty_entry_and_unknown_architecture() -> None:
 def test_reading_continues_after_damage(damaged: bytes, message: str) -> None:
     objects, problems = read(padded(damaged, plain([HOST, GFX90A])))
     assert [code.name for code in objects] == ["gfx90a"]
-    assert message in problems[0].text
+    assert message in problems[0].message
     assert {finding.id for finding in problems} == {"fatbin-damaged"}
 
 
 def test_truncated_table_is_damage() -> None:
     (problem,) = read(plain([HOST, GFX90A])[:60])[1]
-    assert problem == CodeProblem("fatbin-damaged", "a bundle is cut short", 0)
+    place = {"member": "x.so", "section": ".hip_fatbin", "offset": "0"}
+    text = "In the GPU code of x.so, a bundle is cut short."
+    assert problem == Finding("fatbin-damaged", "error", text, "Build the wheel again.", place)
 
 
 def test_names_only_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +184,7 @@ def test_huge_bundle_without_length_is_not_read(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(gpu_code, "_MOST_COMPARED", 1000)
     objects, problems = read(section)
     assert [finding.id for finding in problems] == ["bundle-not-read", "names-only"]
-    assert "does not state its length" in problems[0].text
+    assert "does not state its length" in problems[0].message
     assert [code.name for code in objects] == ["gfx942"]
 
 

@@ -19,10 +19,9 @@ import pytest
 
 from builders.building import check as build_check
 from builders.building import compilation, task
-from builders.building.build_host import local_build_host
 from builders.building.compilation import check_unchanged, copy_out
 from builders.building.inputs import Limits
-from builders.building.plan import Task
+from builders.building.plan import Task, local_build_host
 from builders.building.task import build_wheel
 from builders.containers import runtime, sandbox
 from builders.index import Index

@@ -112,7 +112,7 @@ def test_changed_object_is_read_or_damaged(changes: list[tuple[float, bytes]], r
         return
     assert len(item.imports) < 100
     if item.gpu_section is not None:
-        objects, problems = read_code_objects(bytes(data), *item.gpu_section)
+        objects, problems = read_code_objects("x.so", bytes(data), *item.gpu_section)
         assert len(objects) <= 6
         assert len(problems) <= 20
 
@@ -120,7 +120,7 @@ def test_changed_object_is_read_or_damaged(changes: list[tuple[float, bytes]], r
 def test_too_many_code_objects_end_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_code, "_MOST_OBJECTS", 10)
     data = padded(*[GFX90A] * 30)
-    objects, problems = read_code_objects(data, 0, len(data))
+    objects, problems = read_code_objects("x.so", data, 0, len(data))
     assert len(objects) == 11
     assert [problem.id for problem in problems] == ["fatbin-damaged"]
 

@@ -676,7 +676,7 @@ def test_wheel_is_read_by_ranges(server: Server, client: MakeClient) -> None:
     assert client().metadata([file_of(server, data)]) == EXPECTED
     assert client().metadata([file_of(server, data)]) == EXPECTED
     (headers,) = [headers for _, headers in server.requests]
-    assert headers["Range"] == f"bytes=-{transport._TAIL}"
+    assert headers["Range"] == f"bytes=-{transport.LONG_TAIL}"
 
 
 def test_metadata_at_the_start_of_a_large_wheel(server: Server, client: MakeClient) -> None:
@@ -1235,8 +1235,8 @@ HIDDEN = b'<!-- <a href="/files/a-2.0.tar.gz">a-2.0.tar.gz</a> -->\n'
     ("page", "form"), [(LINK + b"<!--SERIAL 1-->", "html"), (HIDDEN + LINK, "json"), (LINK + HIDDEN, "json")]
 )
 def test_comment_is_no_link(page: bytes, form: str) -> None:
-    cut = pages.cut(page, HTML, "https://index.example/simple/a/", "a")
-    assert (cut.form, [version for version, _ in cut.releases]) == (form, ["1.0"])
+    found, _, releases = pages.cut(page, HTML, "https://index.example/simple/a/", "a")
+    assert (found, [version for version, _ in releases]) == (form, ["1.0"])
 
 
 # Many projects at once
@@ -1335,10 +1335,12 @@ _GOOD = {"filename": "tiny-1.0-py3-none-any.whl", "url": "tiny-1.0-py3-none-any.
 def test_bad_file_of_json_page_is_skipped(bad: object) -> None:
     for rows in ([bad, _GOOD, bad], [_GOOD, bad]):
         content = json.dumps({"meta": {"api-version": "1.0"}, "files": rows}).encode()
-        page = pages.cut(content, "application/vnd.pypi.simple.v1+json", "https://i.example/tiny/", "tiny")
+        form, _, releases = pages.cut(
+            content, "application/vnd.pypi.simple.v1+json", "https://i.example/tiny/", "tiny"
+        )
         files_by_version = {
-            version: pages.files(part, page.form, "https://i.example/tiny/", "https://i.example/")
-            for version, part in page.releases
+            version: pages.files(part, form, "https://i.example/tiny/", "https://i.example/")
+            for version, part in releases
         }
         (file,) = files_by_version.pop("1.0")
         assert file.url == "https://i.example/tiny/tiny-1.0-py3-none-any.whl"
@@ -1351,8 +1353,8 @@ def test_bad_file_of_json_page_is_skipped(bad: object) -> None:
 def test_bad_file_of_html_page_is_skipped(name: str) -> None:
     links = [f'<a href="{link}">{link}</a>' for link in (name, _GOOD["url"], name)]
     content = f"<html><body>{''.join(links)}</body></html>".encode()
-    page = pages.cut(content, "text/html", "https://i.example/tiny/", "tiny")
-    assert [version for version, _ in page.releases] == ["1.0"]
+    _, _, releases = pages.cut(content, "text/html", "https://i.example/tiny/", "tiny")
+    assert [version for version, _ in releases] == ["1.0"]
 
 
 def test_skipped_files_are_counted(caplog: pytest.LogCaptureFixture) -> None:
@@ -1368,9 +1370,11 @@ def test_skipped_files_are_counted(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_link_with_malformed_host_does_not_hide_others() -> None:
     links = [{"filename": "tiny-2.0-py3-none-any.whl", "url": "//[bad/tiny-2.0-py3-none-any.whl"}, _GOOD]
-    page = pages.cut(json.dumps({"files": links}).encode(), "application/json", "https://i.example/", "")
-    ((_, part),) = page.releases
-    assert [file.name for file in pages.files(part, page.form, "https://i.example/", "")] == [
+    form, _, releases = pages.cut(
+        json.dumps({"files": links}).encode(), "application/json", "https://i.example/", ""
+    )
+    ((_, part),) = releases
+    assert [file.name for file in pages.files(part, form, "https://i.example/", "")] == [
         "tiny-1.0-py3-none-any.whl",
         "tiny-2.0-py3-none-any.whl",
     ]
@@ -1386,7 +1390,7 @@ def test_hash_that_is_not_hexadecimal_counts_as_unknown(form: str, digest: str) 
         kind = "application/vnd.pypi.simple.v1+json"
     else:
         content, kind = f'<a href="{name}#sha256={digest}">{name}</a>\n'.encode(), "text/html"
-    page = pages.cut(content, kind, url, "tiny")
-    ((_, part),) = page.releases
-    (file,) = pages.files(part, page.form, url, "https://i.example/")
+    form, _, releases = pages.cut(content, kind, url, "tiny")
+    ((_, part),) = releases
+    (file,) = pages.files(part, form, url, "https://i.example/")
     assert (file.name, file.sha256) == (name, "")

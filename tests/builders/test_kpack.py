@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from builders.audit import Expected
 from builders.audit.elf import Budget
-from builders.audit.gpu_code import CodeObject, CodeProblem
-from builders.audit.kpack import read_archive
+from builders.audit.gpu_code import CodeObject, read_archive
 from builders.audit.wheel_audit import WheelAudit, audit_wheel
+from builders.findings import Finding
 from builders.wheels.wheel import DamagedError
 from tests.builders.bundles import code_object
 
@@ -63,8 +63,8 @@ def archive(code: Mapping[str, bytes], scheme: str = "zstd-per-kernel", **change
     return header + body + msgspec.msgpack.encode(table)
 
 
-def read(data: bytes) -> tuple[list[CodeObject], list[CodeProblem]]:
-    return read_archive(data, Budget(len(data)))
+def read(data: bytes) -> tuple[list[CodeObject], list[Finding]]:
+    return read_archive("x.kpack", data, Budget(len(data)))
 
 
 def ids(report: WheelAudit, severity: str = "error") -> list[str]:
@@ -85,9 +85,9 @@ def test_entries_are_code_objects(scheme: str, compression: str) -> None:
 def test_code_for_another_architecture_is_reported(scheme: str) -> None:
     wrong = {"gfx90a": CODE["gfx942"], "gfx942": b"no code" * 20}
     _, problems = read(archive(wrong, scheme))
-    assert [problem.text.partition(" for ")[2] for problem in problems] == [
-        "gfx90a is for gfx942",
-        "gfx942 is not an AMDGPU code object",
+    assert [problem.message.partition(" for ")[2] for problem in problems] == [
+        "gfx90a is for gfx942.",
+        "gfx942 is not an AMDGPU code object.",
     ]
 
 

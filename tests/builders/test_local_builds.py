@@ -15,12 +15,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from builders.building.build_host import local_build_host
 from builders.building.directory import finished_commands, path_of
 from builders.building.expected_time import Resources
 from builders.building.inputs import Limits
 from builders.building.jobserver import can_join
-from builders.building.plan import Task
+from builders.building.plan import Task, local_build_host
 from builders.building.records import build_records, failure_path, log_path
 from builders.index import Index
 from builders.machine import host

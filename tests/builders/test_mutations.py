@@ -11,8 +11,7 @@ import pytest
 from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
-from builders.building.build_host import BuildHost
-from builders.building.plan import Task
+from builders.building.plan import BuildHost, Task
 from builders.building.records import changes_since_last_build
 from builders.index import Index
 from builders.recipes import Program

@@ -13,7 +13,7 @@ import pytest
 
 from builders.audit import Expected, TorchLibraries, image_provider
 from builders.audit.elf import read_object
-from builders.audit.network_plugin import interfaces
+from builders.audit.promises import interfaces
 from builders.audit.wheel_audit import audit_wheel
 from resolver.facts.catalog import load
 

@@ -12,8 +12,8 @@ import pytest
 
 from builders.containers.runtime import Bind
 from builders.environments.python import is_reachable, local_bind, pip_environment, pip_settings
-from builders.network import pip_configuration
-from builders.network.pip_configuration import package_sources
+from builders.network import urls
+from builders.network.urls import package_sources
 from resolver.errors import UsageError
 
 
@@ -26,7 +26,7 @@ def _no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "all"))
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "named.conf"))
-    monkeypatch.setattr(pip_configuration, "_SYSTEM_FILE", tmp_path / "pip.conf")
+    monkeypatch.setattr(urls, "_SYSTEM_FILE", tmp_path / "pip.conf")
 
 
 def write(path: Path, text: str) -> None:

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from builders.building.build_host import BuildHost, local_build_host
-from builders.building.plan import Task, plan
+from builders.building.plan import BuildHost, Task, local_build_host, plan
 from builders.index import Index
 from builders.machine import host
 from builders.wheels.labelling import PinStyle

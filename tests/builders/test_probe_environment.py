@@ -32,7 +32,6 @@ from builders.probe.ask import (
     LibStdCxx,
     LoadReply,
     NetworkPlugin,
-    PipCheck,
     Probe,
     UserSite,
     WheelMetadata,
@@ -81,7 +80,7 @@ def reply(**fields: Any) -> EnvironmentReply:
         "python": "3.11.7",
         "executable": "/opt/env/bin/python",
         "distributions": [InstalledDist("torch", TORCH, SITE), InstalledDist("my-ext", "1.0+x", SITE)],
-        "pip_check": PipCheck(0, ["No broken requirements found."]),
+        "pip_check": [],
         "user_site": UserSite("3.11"),
         "system_libstdcxx": LibStdCxx("/usr/lib64/libstdc++.so.6", "3.4.33"),
         "libraries": Libraries(),
@@ -169,7 +168,7 @@ def test_sound_environment_has_no_errors() -> None:
         ({"torch": FrameworkReply("2.9.1+cpu")}, "verify-torch-cpu", "not built for ROCm"),
         ({"torch": FrameworkReply(error="signal 11")}, "verify-torch-failed", "signal 11"),
         (
-            {"pip_check": PipCheck(1, ["my-ext 1.0+x requires six, which is not installed."])},
+            {"pip_check": ["my-ext 1.0+x requires six, which is not installed."]},
             "verify-pip-check-broken",
             "requires six",
         ),
@@ -240,7 +239,7 @@ def test_built_wheel_that_index_lacks_is_not_judged() -> None:
 
 
 def test_overridden_requirement_is_no_error() -> None:
-    broken = PipCheck(1, ["my-ext 1.0+x has requirement torch<2.9, but you have torch 2.9.1+rocm6.4."])
+    broken = ["my-ext 1.0+x has requirement torch<2.9, but you have torch 2.9.1+rocm6.4."]
     request = replace(lock().request, overrides=(parse_requirement("torch==2.9.1+rocm6.4"),))
     findings = findings_of(reply(pip_check=broken), against=replace(lock(), request=request))
     assert not errors(findings)
@@ -262,14 +261,14 @@ def test_version_in_another_spelling_is_the_same() -> None:
 
 
 def test_broken_requirement_of_others_is_a_warning() -> None:
-    findings = findings_of(reply(pip_check=PipCheck(1, ["jupyter 1 requires six, which is not installed."])))
+    findings = findings_of(reply(pip_check=["jupyter 1 requires six, which is not installed."]))
     assert not errors(findings)
     assert findings["verify-pip-check-others"].severity == "warning"
     assert "verify-pip-check" not in findings
 
 
 def test_requirements_without_pip_are_not_judged() -> None:
-    findings = findings_of(reply(pip_check=PipCheck(None, [])))
+    findings = findings_of(reply(pip_check=None))
     assert findings["verify-pip-check-not-judged"].severity == "warning"
     assert "verify-pip-check" not in findings
 
@@ -331,7 +330,7 @@ def test_libraries_report_their_path() -> None:
     ]
     older = [LibStdCxx("/opt/env/lib/libstdc++.so.6.0.30", "3.4.30")]
     findings = judge_environment(
-        reply(libraries=Libraries(objects, {}, older)), lock(), {}, need_gpu=False, rebuild=REBUILD
+        reply(libraries=Libraries(objects, older)), lock(), {}, need_gpu=False, rebuild=REBUILD
     )
     loads = {
         finding.evidence["library"]: finding.evidence["member"]
@@ -348,7 +347,7 @@ def test_libraries_report_their_path() -> None:
 
 
 def libstdcxx_findings(path: str, glibcxx: str) -> list[Finding]:
-    loaded = Libraries([], {}, [LibStdCxx(path, glibcxx)], prefixes=["/opt/env"])
+    loaded = Libraries([], [LibStdCxx(path, glibcxx)], prefixes=["/opt/env"])
     findings = findings_of(reply(libraries=loaded))
     return [finding for name, finding in findings.items() if name.startswith("verify-libstdcxx")]
 
@@ -528,13 +527,12 @@ def probe(tmp_path: Path, python: Path | str, **env: str) -> Probe:
 
 
 def test_environment_replies(tmp_path: Path, environment: Path) -> None:
-    result = probe(tmp_path, environment).ask_environment(["torch", "my_ext", "no_such"])
+    result = probe(tmp_path, environment).ask_environment(["torch", "no_such", "my_ext"])
     assert {dist.name: dist.version for dist in result.distributions} == {"torch": TORCH, "my_ext": "1.0+x"}
     assert result.torch == FrameworkReply(TORCH, "6.4")
     assert result.jax is None
-    assert result.pip_check == PipCheck(None, [])
+    assert result.pip_check is None
     assert result.user_site.ignored == "it is a virtual environment"
-    assert result.libraries.errors == {"no_such": "ModuleNotFoundError: No module named 'no_such'"}
     assert any(Path(path).name.startswith("libstdc++.so") for path in result.libraries.objects)
     (loaded,) = result.libraries.libstdcxx
     assert loaded.glibcxx.startswith("3.4.")
@@ -568,6 +566,25 @@ def test_jax_computes_on_a_gpu_or_is_reported(
     found = findings_of(of_jax, against=replace(lock(), picks=picks), need_gpu=True)
     assert errors(found) == {expected} - {""}
     assert words in found[expected or "verify-gpu"].message
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("raise SystemExit(0)", []),
+        ("print('x 1 requires y.'); raise SystemExit(1)", ["x 1 requires y."]),
+        ("raise SystemExit(1)", None),  # it judged nothing
+    ],
+)
+def test_reply_has_what_pip_check_says(
+    tmp_path: Path, environment: Path, code: str, expected: list[str] | None
+) -> None:
+    """The module is a STAND-IN for pip."""
+    (packages,) = environment.parent.parent.glob("lib/python3*/site-packages")
+    (packages / "pip.py").write_text(code)
+    (packages / "pip-1.dist-info").mkdir()
+    (packages / "pip-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: pip\nVersion: 1\n")
+    assert probe(tmp_path, environment).ask_environment([]).pip_check == expected
 
 
 def test_network_plugin_is_read_and_loaded_in_a_process_of_its_own(

@@ -9,8 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders.building.apply_recipe import AppliedRecipe, apply_recipe
-from builders.recipes import Program, check_source, choose_compilers, recipe_as_built, with_ops
+from builders.recipes import (
+    AppliedRecipe,
+    Program,
+    apply_recipe,
+    check_source,
+    choose_compilers,
+    recipe_as_built,
+    with_ops,
+)
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts.catalog import Catalog, load, recipe_for
 from resolver.facts.schema import Op, Recipe

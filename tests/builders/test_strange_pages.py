@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from builders.index_client import IndexClient, metadata, pages
-from builders.index_client.html import read_html, unescape
+from builders.index_client.pages import read_html, unescape
 from builders.network.transport import Transport
 from matrix.cli import main
 from resolver.environment import Environment
@@ -60,10 +60,10 @@ JSON_PAGES = {
 def read(content: bytes, kind: str, url: str = URL) -> list[File] | None:
     """Return the files of a page; None if the page cannot be used."""
     try:
-        cut = pages.cut(content, kind, url, "tiny")
+        form, _, releases = pages.cut(content, kind, url, "tiny")
     except pages.PageError:
         return None
-    return [file for _, part in cut.releases for file in pages.files(part, cut.form, url, "")]
+    return [file for _, part in releases for file in pages.files(part, form, url, "")]
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -33,7 +33,7 @@ from builders.diagnosis import diagnose
 from builders.index import Index
 from builders.index_client import metadata, pages
 from builders.scheduling.slurm import Slurm
-from builders.sources.sdist import unpack_sdist
+from builders.sources.source import unpack_sdist
 from builders.wheels.wheel import DamagedError
 from matrix.checking.check import check, fixed, read_document
 from matrix.checking.document import Document, ExpectedTarget, expect_request
@@ -344,9 +344,9 @@ JSON: dict[str, Any] = {
 def read_page(content_type: str) -> Callable[[bytes, Path], object]:
     def enter(content: bytes, _: Path) -> None:
         for project in ("tiny", ""):
-            page = pages.cut(content, content_type, URL, project)
-            for _version, part in page.releases:
-                pages.files(part, page.form, URL, URL)
+            form, _status, releases = pages.cut(content, content_type, URL, project)
+            for _version, part in releases:
+                pages.files(part, form, URL, URL)
 
     return enter
 
@@ -453,7 +453,7 @@ def enter_elf(content: bytes, _: Path) -> None:
 
 
 def enter_gpu_code(content: bytes, _: Path) -> None:
-    read_code_objects(content, 0, len(content))
+    read_code_objects("x.so", content, 0, len(content))
 
 
 def parse_bundle(content: bytes) -> None:

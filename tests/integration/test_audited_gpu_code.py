@@ -65,7 +65,7 @@ def test_code_objects_agree_with_llvm_objdump(name: str, compiled: Path) -> None
     data = (compiled / f"{name}.so").read_bytes()
     section = read_object(name, data).gpu_section
     assert section is not None
-    objects, problems = read_code_objects(data, *section)
+    objects, problems = read_code_objects("x.so", data, *section)
     assert problems == []
     assert theirs
     assert sorted(each.name for each in objects) == theirs

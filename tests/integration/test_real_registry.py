@@ -9,7 +9,7 @@ import pytest
 from packaging.version import Version
 
 from builders.index_client import IndexClient
-from builders.network.pip_configuration import package_sources
+from builders.network.urls import package_sources
 from matrix.cli import main
 from resolver.lock import read_lock
 

@@ -10,8 +10,7 @@ import pytest
 
 import matrix
 from builders.audit import audit_wheel
-from builders.building.build_host import BuildHost
-from builders.building.plan import Task, plan
+from builders.building.plan import BuildHost, Task, plan
 from builders.building.provenance import read_statement
 from builders.index import Index
 from matrix.cli import main

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from matrix.maintaining import prebuilt, rocm_tables, sites
+from matrix.maintaining import prebuilt, rocm, sites
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog, load
 from tests.builders.gitrepos import commit, git
@@ -257,30 +257,30 @@ DRIVER_TABLE = """\
 
 
 def test_read_drivers_of_table_and_sentence() -> None:
-    assert rocm_tables.read_drivers(DRIVER_TABLE) == {"99.10": {"7.2", "10.0"}, "6.2": {"6.0", "6.1"}}
+    assert rocm.read_drivers(DRIVER_TABLE) == {"99.10": {"7.2", "10.0"}, "6.2": {"6.0", "6.1"}}
     text = "The AMD GPU Driver 30.10 is compatible with ROCm 7.0.x, 6.4.x, 6.3.x, and 6.2.x. For more details"
-    assert rocm_tables.read_drivers(text) == {"30.10": {"7.0", "6.4", "6.3", "6.2"}}
+    assert rocm.read_drivers(text) == {"30.10": {"7.0", "6.4", "6.3", "6.2"}}
     text = "The AMD GPU Driver (amdgpu) 31.40.1 is compatible with ROCm 7.14.0. For more information, see"
-    assert rocm_tables.read_drivers(text) == {"31.40": {"7.14"}}
-    assert rocm_tables.read_drivers("<html>") == {}
+    assert rocm.read_drivers(text) == {"31.40": {"7.14"}}
+    assert rocm.read_drivers("<html>") == {}
 
 
 @pytest.mark.slow
 def test_driver_and_architecture_are_added(pages: Sources, capsys: Capture) -> None:
-    put(pages, rocm_tables.DRIVERS[0], DRIVER_TABLE + '    "6.3.x", "7.1.x"\n')
+    put(pages, rocm.DRIVERS[0], DRIVER_TABLE + '    "6.3.x", "7.1.x"\n')
     table = (
         "| Product Name | GFX Target | Device Extra |\n| --- | --- | --- |\n"
         "| *All supported GPUs* | (all) | `device-all` |\n"
         "| AMD Instinct MI300X | gfx942   | `device-gfx942`  |\n"
         "| A new one | gfx9999 | `device-gfx9999` |\n"
     )
-    put(pages, rocm_tables.TARGETS, table)
+    put(pages, rocm.TARGETS, table)
     shown = update(capsys, "--source", "rocm", "--apply")
     mine = written()
     assert mine.driver["99.10"].supports == ("7.2", "10.0")
     assert mine.driver["6.3"] == load().driver["6.3"]
     assert any("6.3 supports ROCm 7.1" in remark for remark in shown["remarks"])
-    assert f"{rocm_tables.DRIVERS[1]} no longer exists." in shown["remarks"]
+    assert f"{rocm.DRIVERS[1]} no longer exists." in shown["remarks"]
     assert mine.gfx.keys() - load().gfx.keys() == {"gfx9999"}
 
 

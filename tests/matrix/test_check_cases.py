@@ -13,9 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from matrix.checking.document import RULES
+from matrix.checking.check import check
+from matrix.checking.document import RULES, expect_request, read_requirements
 from matrix.cli import main
+from resolver.answers.resolve import resolve
+from resolver.facts.catalog import load
+from resolver.model import Conflict
+from tests.resolver.solve_helpers import ask
+from tests.support.indexes import FakeIndexes, FakeRelease
 
 HERE = Path(__file__).parent / "checks"
 CASES = sorted(path for path in HERE.iterdir() if path.suffix != ".expected")
@@ -72,3 +79,45 @@ def test_docs_table_matches_rules() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "checking.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| .+ \| .+ \|$", page, re.MULTILINE)
     assert rows == list(RULES.items())
+
+
+@pytest.mark.slow
+def test_wheels_that_the_catalog_knows_fit_as_in_a_resolution() -> None:
+    """The check reads no index; with one that has every file, `matrix resolve` refuses the same releases."""
+    catalog = load()
+    releases = {
+        name: [row.version for row in catalog.releases_of(name)]
+        for name in {row.package for row in catalog.requires}
+        if not catalog.recipes_of(name) and catalog.package[name].system_rocm
+    }
+    releases = {name: versions[:2] + versions[-2:] for name, versions in releases.items() if versions}
+    tags = [f"cp3{minor}-cp3{minor}-manylinux_2_17_x86_64" for minor in range(8, 16)]
+    indexes = FakeIndexes(
+        {
+            name: {version: FakeRelease(wheels=tags) for version in versions}
+            for name, versions in releases.items()
+        }
+    )
+    refused = set()
+    for name, versions in releases.items():
+        for version in versions:
+            request = ask(catalog, f"{name}=={version}", day="2026-11-26")
+            target = expect_request(replace(request, requirements=()), catalog, "pip")
+            found = check(read_requirements(f"{name}=={version}\n", "requirements.txt"), target)
+            answer = resolve(catalog, request, indexes)
+            does_not_fit = any(finding.id == "does-not-fit" for finding in found)
+            assert does_not_fit == isinstance(answer, Conflict), (name, version)
+            refused |= {does_not_fit}
+    assert refused == {True, False}
+
+
+def test_what_the_catalog_does_not_know_is_named(capsys: Capture) -> None:
+    Path("env.yml").write_text(
+        "dependencies:\n  - python=3.12\n  - pip\n  - pip:\n    - jax\n    - xgboost\n    - onnxruntime-gpu\n"
+    )
+    main(["check", "env.yml", "--no-preflight", "--site", "lumi-g", "--format", "json"])
+    assert json.loads(capsys.readouterr().out)["unread"] == ["xgboost"]
+    main(["check", "env.yml", "--no-preflight", "--site", "lumi-g"])
+    assert "Not looked at: the wheels of xgboost" in capsys.readouterr().err
+    main(["check", "env.yml", "--no-preflight", "--site", "lumi-c", "--format", "json"])
+    assert json.loads(capsys.readouterr().out)["unread"] == []

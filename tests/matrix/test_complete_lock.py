@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 
 from builders.index import Index
 from builders.machine.host import running_python
-from builders.network.pip_configuration import public_index
+from builders.network.urls import public_index
 from matrix.cli import main
 from matrix.consumers import consumer_names
 from matrix.consumers.shared.shell import installed_check

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders.building import build_host
+from builders.building import plan
 from builders.containers import inspection
 from builders.containers.image import LocalImage, find_image, image_name
 from builders.containers.inspection import ImageFacts
@@ -139,7 +139,7 @@ def test_fetch_accepts_image_that_has_moved(
     def only_wheels(lock: Resolution, *_: object, fetch_wheels: Any, **__: object) -> FetchResult:
         return FetchResult(missing=list(fetch_wheels(lock, lock.built())))
 
-    monkeypatch.setattr(build_host, "choose_runtime", choose_runtime)
+    monkeypatch.setattr(plan, "choose_runtime", choose_runtime)
     monkeypatch.setattr(fetch, "fetch_all", only_wheels)
     (lost,) = run_json(capsys, "fetch", code=3)["missing"]
     assert f"The base image {image} does not exist" in lost["message"]

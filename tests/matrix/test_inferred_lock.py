@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.building.build_host import local_build_host
-from builders.building.plan import plan
+from builders.building.plan import local_build_host, plan
 from builders.index import Index
 from builders.machine import host
 from matrix.api import write_lock

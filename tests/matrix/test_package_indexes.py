@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from builders.index import Index
 from builders.machine.host import running_python
-from builders.network.pip_configuration import public_index
+from builders.network.urls import public_index
 from matrix.cli import main
 from resolver.lock import dumps, read_lock
 from resolver.model import Resolution

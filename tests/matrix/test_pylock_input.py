@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import uv
 
-from builders.network.pip_configuration import public_index
+from builders.network.urls import public_index
 from matrix.input.inputs import Inputs, read_inputs
 from matrix.input.settings import Settings
 from resolver.errors import UsageError

@@ -8,7 +8,7 @@ from typing import TextIO
 
 import pytest
 
-from matrix.show.screen import Cell, Screen, screen_of, uses_ascii
+from matrix.show.render import Cell, Screen, screen_of, uses_ascii
 
 ROWS: list[list[Cell]] = [
     [

@@ -82,7 +82,7 @@ def _with_other_version(universe: OpenUniverse, picks: Sequence[Pick]) -> Iterat
         for version in universe.projects[pick.name]:
             limits = [one.specifier for one in plain if one.name == pick.name and pick.name not in overridden]
             if not all(limit.contains(version, prereleases=True) for limit in limits):
-                yield [*picks[:position], pick._replace(version=version), *picks[position + 1 :]]
+                yield [*picks[:position], replace(pick, version=version), *picks[position + 1 :]]
 
 
 def _without_one(universe: OpenUniverse, picks: Sequence[Pick]) -> Iterator[list[Pick]]:
@@ -172,7 +172,7 @@ def test_unrelated_distribution_is_found(answers: Sequence[Found], monkeypatch: 
         if not picks:
             continue
         with monkeypatch.context() as here:
-            extra = picks[0]._replace(name="unrelated", extras=())
+            extra = replace(picks[0], name="unrelated", extras=())
             here.setattr(solver, "picks", [*picks, extra])
             tried += 1
             with pytest.raises(InternalError, match="nothing requires unrelated"):

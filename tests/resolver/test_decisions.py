@@ -112,7 +112,7 @@ def test_confirmation_finds_a_version_whose_own_requirements_differ() -> None:
                 for position, pick in enumerate(picks):
                     for version in universe.projects[pick.name]:
                         changed = list(picks)
-                        changed[position] = pick._replace(version=version)
+                        changed[position] = replace(pick, version=version)
                         wrong = {one.name: one.version for one in changed}
                         if universe.is_solution(wrong, "3.12"):
                             continue

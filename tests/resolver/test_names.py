@@ -97,6 +97,12 @@ def test_name_near_a_package_of_the_catalog_is_a_warning(catalog: Catalog, near:
     assert "close to" not in warnings(catalog, indexes, "torch a")
 
 
+@pytest.mark.parametrize("name", ["onnx", "onnxscript", "vision", "pydantic"])
+def test_other_word_is_no_misspelled_name(catalog: Catalog, name: str) -> None:
+    indexes = FakeIndexes({name: {"1.0": []}})
+    assert "close to" not in warnings(catalog, indexes, f"torch {name}")
+
+
 def test_name_near_a_package_is_no_mistake_if_both_are_requested(catalog: Catalog) -> None:
     indexes = FakeIndexes({"torchx": {"1.0": []}})
     assert "torch" in warnings(catalog, indexes, "torchx")

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from packaging.version import Version
 
-from resolver.answers.explain import LinkGroup, _core_with_links, explain_conflict
+from resolver.answers.explain import LinkGroup, explain_conflict
 from resolver.answers.resolve import resolve, solve
 from resolver.errors import SourceError, UsageError
 from resolver.facts import schema
@@ -498,10 +498,9 @@ def test_conflicts_are_minimal() -> None:
             continue
         if not isinstance(refuted, Refuted):
             continue
-        core = _core_with_links(refuted)
+        conflict, core = explain_conflict(request, refuted)
         groups = [item for item in core if isinstance(item, LinkGroup)]
         assert len(groups) == len(core), (seed, core)
-        conflict, _ = explain_conflict(request, refuted)
         assert len(conflict.core) == len(core), (seed, conflict.core)
         assert _only(groups).best() is None, seed
         for group in groups:

@@ -6,8 +6,7 @@ import datetime
 from pathlib import Path
 from typing import Any
 
-from builders.building.build_host import BuildHost
-from builders.building.plan import Task
+from builders.building.plan import BuildHost, Task
 from builders.containers.runtime import HostRuntime
 from builders.environments.python import TargetPython
 from resolver.facts.schema import Backend, Recipe

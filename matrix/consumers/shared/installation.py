@@ -16,7 +16,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from builders.constants import MOUNT_POINT, MOUNTED_INDEX
-from builders.network.pip_configuration import public_index
+from builders.network.urls import public_index
 from builders.storage.files import write_atomic
 from matrix.show.render import shortened
 from matrix.show.resolution_text import title_of
