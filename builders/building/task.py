@@ -32,7 +32,6 @@ from builders.building.provenance import SBOM_NAME, RunMetadata, materials_of, s
 from builders.building.records import forget_attempt, log_path, record_start, record_stop
 from builders.building.watch import MemoryMeter, kernel_killed_since, kernel_kills
 from builders.constants import NO_COMPILER_CACHE
-from builders.environments.cached import digest
 from builders.environments.layers import make_environment, make_layers
 from builders.learning.source import has_extensions
 from builders.machine import host
@@ -40,7 +39,7 @@ from builders.recipes import apply_recipe, check_source
 from builders.sources import obtain
 from builders.storage.files import sha256_of
 from builders.storage.io_errors import explain_index_errors
-from builders.storage.lease import exclusive_lock, holder_of
+from builders.storage.lease import digest, exclusive_lock, holder_of
 from builders.wheels.labelling import Labels, label_wheel, runtime_pins, write_alias
 from resolver.errors import CommandError, MatrixError, NameTakenError, UsageError
 

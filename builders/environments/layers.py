@@ -20,11 +20,11 @@ from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
 from builders.containers.runtime import Bind, View, run_in
-from builders.environments.cached import digest, ensure_cached
 from builders.environments.python import QUIET, ensure_pip, python_view
 from builders.environments.wheelhouse import Wheelhouse, fetch_wheels, remove_damaged
 from builders.storage.files import cache_root, remove_tree
 from builders.storage.io_errors import explain_cache_errors
+from builders.storage.lease import digest, ensure_cached
 from resolver.errors import CommandError, EnvironmentLacksError
 
 if TYPE_CHECKING:

@@ -23,13 +23,12 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.containers.runtime import Bind, View, run_in
-from builders.environments.cached import digest, ensure_cached
 from builders.machine import host
 from builders.machine.process import clean_environment
 from builders.network.urls import pip_configuration, variable_of
 from builders.storage.files import cache_root
 from builders.storage.io_errors import explain_cache_errors
-from builders.storage.lease import TemporaryDirectory
+from builders.storage.lease import TemporaryDirectory, digest, ensure_cached
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:

@@ -32,7 +32,6 @@ from packaging.version import Version
 
 from builders.constants import SOURCE_DATE_EPOCH
 from builders.containers.runtime import Bind, run_in
-from builders.environments.cached import digest
 from builders.environments.python import (
     ensure_pip,
     find_links_directories,
@@ -51,7 +50,7 @@ from builders.machine.process import log_size, read_since
 from builders.network.urls import package_sources, public_index, without_password
 from builders.storage.files import cache_root, make_directories, make_readable, sha256_of, write_atomic
 from builders.storage.io_errors import explain_cache_errors
-from builders.storage.lease import exclusive_lock
+from builders.storage.lease import digest, exclusive_lock
 from builders.wheels.wheel import DamagedError
 from resolver.errors import BuildError, CommandError, EnvironmentLacksError, UsageError
 from resolver.facts.catalog import is_elsewhere

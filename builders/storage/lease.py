@@ -15,12 +15,18 @@ machines at once. With ``noflock`` it fails. Sources: mount.lustre(8), nfs(5), f
 A lease does not stop a process that was suspended on another machine for longer than `EXPIRY`. When that
 process continues, another process may hold the lock. So every file that is written under a lock must still
 appear by an atomic rename.
+
+A directory of the cache that is built once is complete or absent: a marker file, written last, marks it as
+complete, and what a killed process left is built again. Complete directories are read-only and need neither a
+lock nor a writable cache, so a site can share its cache.
 """
 
 from __future__ import annotations
 
 import errno
 import getpass
+import hashlib
+import json
 import os
 import shutil
 import stat
@@ -32,11 +38,20 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from builders.storage.files import TEMPORARY_PREFIX, cache_root, create_file, make_directories
+from builders.storage.files import (
+    TEMPORARY_PREFIX,
+    cache_root,
+    create_file,
+    make_directories,
+    make_read_only,
+    remove_tree,
+    write_atomic,
+)
+from builders.storage.io_errors import explain_cache_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,6 +69,8 @@ _LONGEST_WAIT = 1.0
 _COUNTED = 5.0  # seconds of an interval that count; the file system did not answer in the rest
 _LARGEST = 1 << 12  # bytes
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EINVAL}
+
+_MARKER = "matrix-complete.json"
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -363,3 +380,36 @@ def _remove_abandoned(parent: Path) -> None:
 
 def _lock(root: Path) -> Path:
     return root.with_suffix(".lock")
+
+
+def digest(*parts: Any) -> str:  # noqa: ANN401  any JSON value
+    """Return a name for a cached directory or file, derived from everything that determines its content."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def is_complete(root: Path) -> bool:
+    """Return whether a cached directory exists and is complete."""
+    return (root / _MARKER).exists()
+
+
+def ensure_cached(root: Path, build: Callable[[], None]) -> None:
+    """Build a directory of the cache in place, unless it is complete; environments contain their path."""
+    if is_complete(root):
+        return
+    with explain_cache_errors(), exclusive_lock(root.parent / f"{root.name}.lock"):
+        if is_complete(root):
+            return
+        remove_tree(root)
+        make_directories(root)
+        try:
+            build()
+            for directory, _, files in os.walk(root, topdown=False):
+                for name in files:
+                    make_read_only(os.path.join(directory, name))  # noqa: PTH118  many thousand files
+                if directory != str(root):
+                    make_read_only(directory)
+            write_atomic(root / _MARKER, "{}\n")
+            make_read_only(str(root))
+        except BaseException:
+            remove_tree(root)
+            raise

@@ -13,15 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from builders.environments.cached import digest, ensure_cached, is_complete
 from builders.storage.files import cache_root, remove_tree
-from builders.storage.lease import exclusive_lock
+from builders.storage.lease import digest, ensure_cached, exclusive_lock, is_complete
 from resolver.errors import CommandError, EnvironmentLacksError
 
 WHAT = "Installing"
 KILLED_MIDWAY = """
 import os, pathlib, signal, sys
-from builders.environments.cached import ensure_cached
+from builders.storage.lease import ensure_cached
 root = pathlib.Path(sys.argv[1])
 def make():
     (root / "half").touch()

@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 USE_CACHE = """
 import pathlib, sys
 from builders.storage.files import cache_root
-from builders.environments.cached import ensure_cached
+from builders.storage.lease import ensure_cached
 from builders.storage.files import write_atomic
 from builders.storage.lease import exclusive_lock
 from builders.storage.lease import TemporaryDirectory
@@ -203,7 +203,7 @@ def test_killed_build_of_layer_does_not_stop_the_other(members: tuple[Member, Me
     code = """
 import os
 from builders.storage.files import cache_root
-from builders.environments.cached import ensure_cached
+from builders.storage.lease import ensure_cached
 root = cache_root() / "layers" / "both"
 def build():
     (root / "deep").mkdir()
