@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 from packaging.utils import parse_wheel_filename
 
@@ -22,7 +21,7 @@ from matrix.input.locking import catalog_with_image_of, overlays_of
 from matrix.input.request import make_request
 from matrix.input.settings import load_catalog, read_settings
 from matrix.show.consequences_text import consequences_text, summary
-from matrix.show.json_document import JsonDocument
+from matrix.show.included_json import DiffDocument, SideDocument
 from matrix.show.resolution_text import title_of
 from resolver.answers.repair import Wanted, replaced
 from resolver.answers.table import ROW_COMPONENTS
@@ -39,7 +38,7 @@ from resolver.consequences import (
 )
 from resolver.errors import UsageError
 from resolver.lock import read_lock
-from resolver.model import CoreItem, Target
+from resolver.model import CoreItem
 from resolver.requirements import PAIRED_WITH_TORCH
 from resolver.versions import built_for, minor
 
@@ -58,24 +57,6 @@ EXAMPLE = "matrix diff --site lumi-g --driver 30.10"
 
 _PAIR = 2
 _PLATFORM = ("rocm", "glibc", "libstdc++", "os", "mpi")
-
-
-class SideDocument(msgspec.Struct, kw_only=True):
-    """One side of a comparison: a target and the facts."""
-
-    target: Target
-    shipped: str
-    """The directory with the facts that another version of matrix ships; empty for those of this version."""
-    catalogs: tuple[str, ...]
-
-
-class DiffDocument(JsonDocument, kw_only=True):
-    """The consequences of a change."""
-
-    status: Literal["ok", "breaks"]
-    before: SideDocument
-    after: SideDocument
-    consequences: list[Consequence]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

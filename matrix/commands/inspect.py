@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -37,7 +37,7 @@ from matrix.consumers.shared.installation import write_files
 from matrix.input.environment_file import read_environment
 from matrix.input.request import make_request
 from matrix.input.settings import REQUEST_FILE
-from matrix.show.json_document import JsonDocument
+from matrix.show.included_json import InspectDocument
 from matrix.show.render import counted, findings_text
 from matrix.show.resolution_text import conflict_text
 from resolver.answers.repair import Change, changed_versions, nearest, replaced
@@ -45,7 +45,7 @@ from resolver.consequences import Side
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.indexes import judged
 from resolver.lock import read_lock
-from resolver.model import Conflict, CoreItem, Resolution
+from resolver.model import Conflict, Resolution
 from resolver.requirements import TRITON_NAMES
 from resolver.versions import join_words
 
@@ -69,32 +69,6 @@ _CANNOT_USE = {"verify-torch-cuda", "verify-torch-cpu", "driver-refuses"}
 
 _OPEN = {"verify-contents-not-judged", "bundle-not-read"}
 """Findings about what could not be judged."""
-
-
-class InspectDocument(JsonDocument, kw_only=True):
-    """Whether an environment fits, and what must change."""
-
-    status: Literal["ok", "changed", "conflict", "errors"]
-    """``ok``: it fits as it is. ``changed``: it fits with the changes. ``conflict``: nothing fits.
-    ``errors``: a finding shows that it does not work."""
-    verdict: str
-    file: str
-    against: str
-    distributions: int
-    changes: Sequence[Change]
-    unread: Sequence[str]
-    how: str = ""
-    """How an image was read; empty for anything else."""
-    platform: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Python, torch and triton of what is installed; ROCm, glibc, libstdc++ (as the GCC that has it) and the
-    system of an image."""
-    requirements: Sequence[str] = ()
-    """The requirements of the environment that fits."""
-    core: Sequence[CoreItem] = ()
-    """The reasons for a conflict."""
-    written: Sequence[str] = ()
-    findings: Sequence[Finding] = ()
-    """What the files show; for a file that describes an environment, what `matrix check` finds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

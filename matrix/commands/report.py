@@ -16,13 +16,12 @@ from builders.index import Index
 from builders.storage.files import write_atomic
 from builders.wheels.wheel import LARGEST_METADATA, DamagedError, WheelReader
 from matrix.command_line.options import add_index, add_lock, add_names, add_target_options, output_path
-from matrix.commands.diff import DiffDocument
-from matrix.commands.inspect import InspectDocument
 from matrix.input.locking import names_target
 from matrix.report.first_run import first_run_text
 from matrix.report.page import ReportPage, TableData, render_page, subtitle_of, wheels_of
 from matrix.show.consequences_text import HEADINGS, summary
 from matrix.show.drawing import svg_of_lock
+from matrix.show.included_json import DiffDocument, InspectDocument
 from matrix.show.json_document import ConflictDocument
 from matrix.show.render import counted, duration
 from matrix.show.resolution_text import last_conflict
