@@ -19,17 +19,16 @@ from matrix.commands import (
     builds,
     catalog,
     check,
-    diff,
     doctor,
     explain,
     fetch,
     graph,
     index,
-    inspect,
     recipe,
     site,
     verify,
 )
+from matrix.show import included_json
 from matrix.show.json_document import ConflictDocument, ErrorDocument, ResolutionDocument
 from matrix.show.table_formats import TableDocument
 
@@ -41,7 +40,7 @@ DOCUMENTS: dict[str, Any] = {
     "explain": explain.ExplainDocument,
     "explain-log": explain.DiagnosisDocument,
     "table": TableDocument,
-    "diff": diff.DiffDocument,
+    "diff": included_json.DiffDocument,
     "graph": graph.GraphDocument,
     "fetch": fetch.FetchDocument,
     "plan": Plan,
@@ -58,7 +57,7 @@ DOCUMENTS: dict[str, Any] = {
     "index-refresh": index.RefreshDocument,
     "index-remove": index.RemoveDocument,
     "check": check.CheckDocument,
-    "inspect": inspect.InspectDocument,
+    "inspect": included_json.InspectDocument,
     "verify": verify.VerifyDocument,
     "doctor": doctor.DoctorDocument,
     "catalog-list": catalog.CountsDocument,
