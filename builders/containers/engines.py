@@ -140,11 +140,7 @@ class ApptainerRuntime(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _privileges(self) -> tuple[str, ...]:
-        """Options that drop root's capabilities.
-
-        By default the engine passes them on. It then fails if root runs in a container and lacks some of
-        them.
-        """
+        """Drop root's capabilities: engines pass them on, and fail if root in a container lacks some."""
         if os.geteuid() != 0:
             return ()
         for options in _FEWER_PRIVILEGES:
@@ -304,10 +300,7 @@ def script(view: View, *, first_process: bool = False) -> str:
 
 
 def binds(view: View) -> list[Bind]:
-    """Return the paths to bind for a view, parents before their children.
-
-    A path through a symbolic link is bound under its real path as well: programs resolve links.
-    """
+    """Return the paths to bind, parents first; links also under their real path: programs resolve links."""
     requested = list(view.binds)
     if view.network:
         requested += [Bind(path) for path in (ca_bundle(),) if path]
@@ -327,10 +320,7 @@ def binds(view: View) -> list[Bind]:
 
 
 def private_mounts(scratch: Path, bound: Sequence[Bind]) -> list[tuple[Path, Path]]:
-    """Return pairs of a directory below `scratch` and its path in the container: /tmp and /var/tmp.
-
-    Mount points for binds below /tmp are created.
-    """
+    """Create /tmp and /var/tmp in `scratch`, with mount points for binds; return each with its path."""
     private_home(scratch)
     taken = {bind.inside for bind in bound}
     pairs = [(inside(scratch, path), path) for path in TEMPORARY if path not in taken]

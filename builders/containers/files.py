@@ -88,14 +88,8 @@ def files_of(path: Path, wanted: Callable[[str], bool], log: Path) -> Iterator[I
     """Yield every regular file and symbolic link, with the content of the files whose path is wanted.
 
     `path` is an image, or a directory such as that of a virtual environment. `log` gets the output of
-    unsquashfs.
-
-    Raises
-    ------
-    EnvironmentLacksError
-        The image cannot be read: it is encrypted or damaged, or unsquashfs is not installed.
-    UsageError
-        It is no image.
+    unsquashfs. Raise `UsageError` if it is no image, and `EnvironmentLacksError` if it cannot be read: it is
+    encrypted or damaged, or unsquashfs is not installed.
     """
     has_layers = _has_layers(path)
     if path.is_dir() and not has_layers:

@@ -56,10 +56,7 @@ class LocalImage(msgspec.Struct, frozen=True):
 
 
 def find_image(given: Path, name: str = "") -> LocalImage:
-    """Return a base image with its digest.
-
-    `given` may be a symbolic link; `name` is by default the file name without suffix.
-    """
+    """Return the base image that a path or link means, with its digest; `name` is by default the `stem`."""
     path = real_path(given)
     form = form_of(path)
     try:
@@ -160,10 +157,7 @@ def check_digest(image: LocalImage, locked_digest: str, locked_name: str) -> Non
 
 
 def locked_image(locked: BaseImage, given: Path | None = None) -> LocalImage:
-    """Return the base image of a lock after checking that it has not changed.
-
-    `given` is its path, if that differs from the lock's.
-    """
+    """Return the base image of a lock, by default at the lock's path; check that it has not changed."""
     if given is None and not locked.path:
         msg = f"The lock has no path for the base image {locked.name}."
         raise EnvironmentLacksError(msg, hint="Name the image file with --base-image PATH.")
@@ -248,11 +242,7 @@ def is_local(path: Path) -> bool:
 
 
 def image_name(given: str, catalog: Catalog) -> str:
-    """Return the name of a base image in the catalog and the lock.
-
-    The name of the image is the file name if the catalog has it (names of LUMI's images end in ``.sif``),
-    else the file name without its suffix.
-    """
+    """Return the file name of an image if the catalog has it (LUMI's end in ``.sif``), else its `stem`."""
     path = Path(given)
     if given in catalog.image and not is_local(path):
         return given

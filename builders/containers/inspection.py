@@ -132,10 +132,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
         return next((python.holds for python in self.with_torch), {})
 
     def missing_tools(self, *, rocm: bool = True) -> list[str]:
-        """Return the requirements of a build that the image does not meet.
-
-        Without `rocm`, the build is for the CPU.
-        """
+        """Return the requirements of a build (one for the CPU if not `rocm`) that the image does not meet."""
         missing = []
         if rocm and not self.hipcc:
             missing.append(
@@ -171,10 +168,7 @@ def with_inspected_image(catalog: Catalog, given: str | None, name: str = "") ->
 
 
 def inspect_image(image: LocalImage, kind: str | None = None) -> ImageFacts:
-    """Inspect a base image; a cached result needs no container runtime.
-
-    `kind` is the runtime, as for `choose_runtime`.
-    """
+    """Inspect a base image in the runtime `kind` (see `choose_runtime`); a cached result needs none."""
     return cached_facts(image) or inspect_in(choose_runtime(kind, image))
 
 
@@ -233,10 +227,7 @@ def _cache_file(image: LocalImage) -> Path:
 
 
 def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
-    """Return an inspected image as a row of the catalog.
-
-    Facts that an inspection cannot find are copied from a row of the same name.
-    """
+    """Return the row of an inspected image; facts that no inspection finds are those of a row of its name."""
     documented = catalog.image.get(facts.name)
     with_headers = [python for python in facts.pythons if python.headers]  # extensions can be built for them
     pythons = facts.with_torch or with_headers or facts.pythons
@@ -288,10 +279,7 @@ def gcc_of(glibcxx: str) -> str:
 
 
 def parse_output(text: str, image: LocalImage) -> ImageFacts:
-    """Parse the output of the script, which may contain output of other programs.
-
-    Raise `ValueError` if a line is damaged, or the end is missing.
-    """
+    """Parse output of the script and others; raise `ValueError` if a line is damaged or the end missing."""
     lines = _parse_lines(text)
     versions = {family: _newest_symbol(lines, family, library) for family, library in _LIBRARIES.items()}
     rocm_path, rocm = next(iter(lines["rocm"]), ["", ""])
@@ -348,7 +336,6 @@ def _parse_lines(text: str) -> _Lines:
 
 
 def _only(lines: _Lines, key: str) -> str:
-    """Return the only value of a key, or an empty string."""
     values = {row[0] for row in lines[key]}
     if len(values) > 1:
         msg = f"there are {len(values)} values of {key}"

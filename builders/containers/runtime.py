@@ -101,10 +101,7 @@ class HostRuntime(msgspec.Struct, frozen=True):
     image: LocalImage | None = None
 
     def command(self, command: Sequence[str], view: View, scratch: Path) -> tuple[list[str], dict[str, str]]:
-        """Return the command, prefixed with the program that isolates it or cuts it off from the network.
-
-        Without network, the loopback device is up only with bubblewrap.
-        """
+        """Return the command, prefixed with the program that isolates it or cuts it off from the network."""
         kind = sandbox() if view.untrusted else None
         own = {}
         if view.untrusted:
@@ -149,14 +146,8 @@ def run_in(
     """Run a program in a runtime and append its output to a log.
 
     The program has a fresh /tmp and HOME, unless it is a trusted program on the host. `what` is what the
-    program does, as the beginning of a sentence. `timeout` is in seconds; None sets no limit.
-
-    Raises
-    ------
-    CommandError
-        The program failed; the error names the log and shows its most important lines.
-    TooSlowError
-        The program was stopped after `timeout`.
+    program does, as the beginning of a sentence. `timeout` is in seconds; None sets no limit. Raise
+    `CommandError`, with the log's most important lines, if it fails, and `TooSlowError` after `timeout`.
     """
     with _scratch(runtime, view) as scratch:
         line, env = runtime.command(command, view, scratch)

@@ -56,7 +56,6 @@ class SandboxLayout(msgspec.Struct, frozen=True):
     scratch: Path
     """The directory with its /tmp, /var/tmp and HOME."""
     hidden: tuple[Path, ...]
-    """Directories that it does not see."""
     binds: tuple[tuple[Path, bool], ...]
     """Paths that it sees although they are in hidden directories, or may write to, parents first."""
     masked: tuple[Path, ...]
@@ -75,21 +74,11 @@ def layout(
     cwd: Path | None,
     mounts: Sequence[tuple[Path, Path]] = (),
 ) -> SandboxLayout:
-    """Return the layout of a program.
+    """Return the layout of a program; `SandboxLayout` describes the arguments.
 
-    Parameters
-    ----------
-    scratch
-        An existing directory, for its /tmp, /var/tmp and HOME.
-    hidden
-        Directories besides those of users and agents.
-    binds
-        Files and directories to see, and whether it may write to them.
-    path
-        Its PATH. Directories of programs in hidden directories, such as a conda environment in HOME, are
-        shown.
-    mounts
-        Directories that it may write to, each with an additional path below /tmp.
+    `scratch` exists. `hidden` are directories besides those of users and agents. Directories of programs on
+    `path`, its PATH, are shown even inside hidden ones, such as a conda environment in HOME. The second
+    paths of `mounts` are below /tmp.
     """
     private_home(scratch)
     covered = _topmost([*_machine_hidden(), *(path.resolve() for path in hidden if path.is_dir())])
@@ -146,10 +135,7 @@ def sandbox() -> Kind | None:
 
 
 def system_program(name: str) -> str:
-    """Return the path of a program of the system, else of a program on PATH, else its name.
-
-    Isolated programs see the system's programs. A program on PATH may be in a directory that they do not see.
-    """
+    """Return the path of a program of the system, which a sandbox shows, else of one on PATH, else `name`."""
     return shutil.which(name, path=_SYSTEM_PATH) or shutil.which(name) or name
 
 

@@ -103,10 +103,7 @@ def fetch_build_wheels(
     requirements: Sequence[str],
     options: FetchOptions,
 ) -> tuple[FetchedWheel, ...]:
-    """Download the wheels of torch, pinned with its local version, and of the build requirements.
-
-    No later step of a build uses the network.
-    """
+    """Download torch (with its local version) and build requirements; no later step uses the network."""
     base, rest = _fetch(runtime, python, torch, requirements, options)
     return tuple(wheel for house in (base, rest) if house is not None for wheel in house.wheels)
 

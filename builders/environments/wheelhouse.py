@@ -426,11 +426,7 @@ def prebuilt(lock: Resolution, catalog: Catalog) -> list[Distribution]:
 def check_of(
     lock: Resolution, catalog: Catalog, exclude: Callable[[Distribution, str], None]
 ) -> Callable[[Distribution, Path], None]:
-    """Return a function that checks a fetched file if others compiled it, and otherwise does nothing.
-
-    `exclude` is called with a distribution that does not fit the target, and the evidence, in one thread at a
-    time.
-    """
+    """Return a check of files that others compiled; `exclude` gets misfits with evidence, one at a time."""
     names = {pick.name for pick in prebuilt(lock, catalog)}
     excluding = Lock()
 

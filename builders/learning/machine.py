@@ -68,8 +68,6 @@ def learn_machine(stated: Target, catalog: Catalog, images: Iterable[Path] = ())
 
 
 class _Machine:
-    """Create the rows of a site from the properties of this machine."""
-
     def __init__(self, stated: Target, catalog: Catalog, remarks: list[str]) -> None:
         self._stated = stated
         self._name = stated.site
@@ -80,7 +78,6 @@ class _Machine:
         self._note = f"Read on {stated.date.isoformat()}."
 
     def rows(self) -> Iterator[schema.Row]:
-        """Yield the site, its driver and its partitions."""
         partitions = _partitions()
         backend = self._stated.backend
         if backend == "rocm":
@@ -191,7 +188,6 @@ class _Machine:
         )
 
     def images(self, rows: Iterable[schema.Row]) -> Iterator[schema.SiteImage]:
-        """Yield the rows for the base images that the site has."""
         for row in rows:
             if isinstance(row, schema.Image):
                 yield schema.SiteImage(

@@ -146,10 +146,7 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def learn_source(top: Path) -> SourceFacts:
-    """Return the facts in a source tree about its build.
-
-    `top` is the directory with ``pyproject.toml`` or ``setup.py``.
-    """
+    """Return the facts about the build of a source tree with ``pyproject.toml`` or ``setup.py`` in `top`."""
     if not (top / FILE).is_file() and not (top / "setup.py").is_file():
         msg = f"{top} is not a Python project: it has neither {FILE} nor setup.py."
         raise UsageError(msg, hint="Name the directory that contains one of these files.")

@@ -104,10 +104,7 @@ def learn_published(file: File, catalog: Catalog, transport: Transport, today: d
 
 
 def learn_url(url: str, catalog: Catalog, transport: Transport, today: date) -> LearnedFacts:
-    """Learn from the wheel at a URL.
-
-    Without a hash (``#sha256=...``) the wheel is downloaded to compute it.
-    """
+    """Learn from the wheel at a URL; without a hash (``#sha256=...``) it is downloaded to compute it."""
     parts = urlsplit(url)
     name = unquote(parts.path).rpartition("/")[2]
     if not name.endswith(".whl"):
@@ -177,10 +174,7 @@ def learn_contents(
     read: int | None = None,
     content: Content | None = None,
 ) -> LearnedFacts:
-    """Return the rows that the content of a wheel states.
-
-    `size` and `read` are the bytes of the file, and how many of them were read; all by default.
-    """
+    """Return the rows that a wheel states, of whose `size` bytes `read` bytes were read (by default all)."""
     learned = LearnedFacts(size=size, read=size if read is None else read)
     reading = _Reading(contents, sha256, catalog, today, learned.remarks)
     learned.rows = merged([*reading.rows(), *reading.need_of_cuda(content)])
@@ -188,8 +182,6 @@ def learn_contents(
 
 
 class _Reading:
-    """Turn the content of one wheel into rows."""
-
     def __init__(
         self, contents: Contents, sha256: str, catalog: Catalog, today: date, remarks: list[str]
     ) -> None:
@@ -207,7 +199,6 @@ class _Reading:
         }
 
     def rows(self) -> Iterator[schema.Row]:
-        """Yield all rows."""
         contents = self._contents
         if contents.name not in self._catalog.package:
             yield schema.Package(

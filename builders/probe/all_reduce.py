@@ -46,11 +46,7 @@ def all_reduce(
     log: Path,
     context: DiagnosisContext,
 ) -> list[Finding]:
-    """Run a program that does an all-reduce with the script, and judge its output.
-
-    `seconds` is the time after which ranks that have not finished hang. `context` is what is known about the
-    environment.
-    """
+    """Run an all-reduce with the script, and judge its output; after `seconds`, unfinished ranks hang."""
     log.unlink(missing_ok=True)
     env = {**_DEBUG, **os.environ, "MATRIX_ENVIRONMENT": str(environment)}
     failure: CommandError | None = None

@@ -208,7 +208,6 @@ class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):
     system_rocm: str = ""
     """The directory of the system's ROCm; empty if it has none."""
     variables: dict[str, str] = {}
-    """The variables that programs need, as the environment sets them."""
 
     @property
     def installed(self) -> dict[str, InstalledDist]:
@@ -224,7 +223,6 @@ class ContentsReply(msgspec.Struct, frozen=True, kw_only=True):
     left: list[str]
     """Distributions whose objects are too large to be copied."""
     variables: dict[str, str] = {}
-    """The variables that programs need, as the environment sets them."""
 
 
 _Reply = TypeVar("_Reply", WheelReply, EnvironmentReply, ContentsReply)
@@ -233,21 +231,10 @@ _Reply = TypeVar("_Reply", WheelReply, EnvironmentReply, ContentsReply)
 class Probe:
     """An environment that can be probed.
 
-    Parameters
-    ----------
-    runtime
-        Where the environment is.
-    python
-        Path of its Python in the runtime, or on the host a command that starts it; empty for the first on
-        PATH.
-    folder
-        An empty directory for the script, which the runtime may mount.
-    log
-        File for everything that is printed.
-    env
-        Variables in addition to the runtime's own.
-    variables
-        Variables that programs need: those that the environment does not set get these values.
+    `python` is the path of its Python in `runtime`, or on the host a command that starts it; empty for the
+    first on PATH. `folder` is an empty directory for the script, which the runtime may mount. `log` gets
+    everything that is printed. `env` has variables in addition to the runtime's own, and `variables` those
+    that programs need: those that the environment does not set get these values.
     """
 
     def __init__(
@@ -344,10 +331,9 @@ def ask(
     what: str,
     log: Path,
 ) -> _Reply:
-    """Run the script in an environment and return its reply.
+    """Run the script in an environment and return its reply; `what` is as for `run_in`.
 
-    `folder` must be writable in the view: the script removes itself. `what` is what the program does, as the
-    beginning of a sentence.
+    `folder` must be writable in the view: the script removes itself.
     """
     script, nonce, start = folder / _SCRIPT, secrets.token_hex(), log_size(log)
     script.write_text(probe_script(question, nonce), encoding="utf-8")
@@ -399,10 +385,7 @@ def parse_reply(output: str, nonce: str, kind: type[_Reply]) -> _Reply:
 
 
 def user_packages(minor: str) -> dict[str, str]:
-    """Return the version of each distribution that ``pip install --user`` has installed.
-
-    `minor` is the version of the Python, such as ``3.12``.
-    """
+    """Return the versions, by name, that ``pip install --user`` installed for a Python such as ``3.12``."""
     base = Path(os.environ.get("PYTHONUSERBASE") or Path.home() / ".local")
     folder = base / "lib" / f"python{minor}" / "site-packages"
     if not folder.is_dir():

@@ -100,7 +100,6 @@ def judge_listed(
 
 
 def _unlocked(reply: EnvironmentReply, lock: Resolution) -> Iterator[Finding]:
-    """Report what is installed in addition to the lock."""
     installed = reply.installed
     more = sorted(installed.keys() - {normalize_name(pick.name) for pick in lock.picks} - INSTALLERS)
     if more:
@@ -433,7 +432,6 @@ def _libstdcxx(reply: EnvironmentReply) -> Iterator[Finding]:
 
 
 def _gpus(reply: EnvironmentReply, lock: Resolution | None, *, need_gpu: bool) -> Iterator[Finding]:
-    """Report whether torch and JAX compute on the GPUs."""
     if lock is not None and lock.target.backend == "cpu":
         return
     frameworks = {"jax": reply.jax} if reply.jax else {}

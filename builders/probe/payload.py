@@ -241,10 +241,7 @@ def seen(part: tuple[dict[str, Any], list[str] | None], path: str) -> dict[str, 
 
 
 def plain_import(modules: list[str]) -> dict[str, Any]:
-    """Import modules as a user's program does; return the error, if any.
-
-    The expected exit code differs each time, so that an early end is noticed.
-    """
+    """Import modules as a user's program does; return any error. A random exit code exposes early ends."""
     code = 100 + os.urandom(1)[0] % 100
     reply, _ = run_child([f"import {', '.join(modules)}, os; os._exit({code})"])
     if reply.get("code") == code:
@@ -402,11 +399,7 @@ def has_jax_plugin() -> bool:
 
 
 def distributions(expected: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
-    """Return every distribution on the path, in the order of the path.
-
-    Compare the files of expected distributions with the given hashes, or with those in RECORD if none are
-    given.
-    """
+    """Return every distribution in path order; compare expected files with given hashes, else RECORD's."""
     rows, seen_names = [], set()
     for distribution in importlib.metadata.distributions(path=search_path()):
         name = distribution.metadata["Name"]
@@ -468,10 +461,7 @@ def contents_reply(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def gpu_files(distribution: importlib.metadata.Distribution) -> dict[str, tuple[str, int]]:
-    """Return path and size of the objects of a distribution if any of them names a GPU library.
-
-    Of a distribution without objects, its CUDA and HIP sources are returned.
-    """
+    """Return path and size of objects if any names a GPU library; without objects, of CUDA/HIP sources."""
     listed = [str(file) for file in distribution.files or []]
     objects = [name for name in listed if re.search(r"\.so(\.\d+)*$", name)]
     names = objects or [name for name in listed if name.endswith((".cu", ".cuh", ".hip"))]

@@ -86,7 +86,6 @@ def _other_variables(reply: WheelReply, recipe: Recipe) -> str:
 
 
 def _repair(outcome: Outcome, reply: WheelReply, rebuild: str) -> str:
-    """Return the fix for a failure in a finished environment."""
     name = outcome.missing.partition(".")[0]
     if name and reply.distribution and name not in reply.distribution.top:
         return f"Install the distribution that has {name}; if it is not in the lock, add it to the request."

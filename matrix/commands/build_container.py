@@ -186,8 +186,6 @@ def execute(context: Context) -> int:
 
 
 class _Work:
-    """The steps, and what they have found so far."""
-
     def __init__(self, context: Context) -> None:
         args = context.args
         self.console = context.console
@@ -225,7 +223,6 @@ class _Work:
         return self._report("planned", space)
 
     def run(self) -> int:
-        """Do all steps, and return the exit code."""
         conflict = self._resolve()
         if conflict is not None:
             return self._show_conflict(conflict)
@@ -266,7 +263,6 @@ class _Work:
         return self._of_lock.catalog_of_lock
 
     def _use(self, answer: Resolution) -> None:
-        """Use a resolution in all later steps."""
         self._of_lock = self.context.with_lock(with_cached_digest(answer))
 
     def _resolve(self) -> Conflict | None:
@@ -337,7 +333,6 @@ class _Work:
     # 2. Fetch.
 
     def _fetch(self, tasks: Sequence[Task]) -> int:
-        """Fetch everything that the missing builds need, and return the exit code."""
         if not any(task.wheel is None for task in tasks):
             self._done("fetch", "no build needs anything")
             return 0
@@ -375,7 +370,6 @@ class _Work:
         return tasks
 
     def _build(self, tasks: Sequence[Task]) -> int:
-        """Build the wheels that the index lacks, and return the exit code."""
         context, console = self._of_lock, self.console
         executor = self._executor()
         if executor is not None and (context.args.attach or executor.current_run() is not None):
@@ -568,7 +562,6 @@ class _Work:
     # The plan.
 
     def _describe(self) -> None:
-        """Describe the steps that are still to do."""
         lock, args = self.lock, self.context.args
         count = len(lock.distributions)
         resolve = self.steps["resolve"]
@@ -671,7 +664,6 @@ class _Work:
     def _report(
         self, status: Literal["ok", "planned", "failed"], space: Sequence[Space], code: int = 0
     ) -> int:
-        """Print the result, and return the exit code."""
         container, args = self.container, self.context.args
         if args.format == "json":
             document = ContainerDocument(

@@ -198,10 +198,7 @@ def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Ca
 
 
 def fetch_prebuilt(lock: Resolution, catalog: Catalog, names: Sequence[str], context: Context) -> None:
-    """Fetch wheels that others compiled, audit them, and judge whether they fit.
-
-    Raise `MatrixError` if a wheel cannot be fetched, its audit found errors, or it does not fit.
-    """
+    """Fetch, audit and judge wheels that others compiled; raise `MatrixError` if one is unsound or unfit."""
     settings = context.settings
     check = check_of(lock, catalog, partial(exclude_pick, context.lock_path))
     for pick in prebuilt(lock, catalog):
@@ -231,7 +228,6 @@ def _warn(wheels: Sequence[TaskState], context: Context) -> None:
 
 
 def _build(builds: Builds, wheels: Sequence[TaskState], context: Context) -> int:
-    """Build the wheels that the index lacks, record the results, and return the exit code."""
     if not builds.tasks:
         return 0
     check_build_hosts(builds.tasks.values())
@@ -345,7 +341,6 @@ def _build_in_jobs(
     executor: BatchSystem,
     context: Context,
 ) -> int:
-    """Build in jobs the wheels that the index lacks, record the results, and return the exit code."""
     if not any(tasks for _, tasks in tasks_of_locks):
         return 0
     finished = build_in_jobs(tasks_of_locks, catalog, executor, context)

@@ -131,10 +131,7 @@ def folder_of(output: Path | None) -> Path:
 def emit(
     context: Context, our_wheels: Mapping[str, Sequence[Path]] | None = None
 ) -> tuple[Sequence[WrittenFile], Installation, Sequence[Finding]]:
-    """Return the files of a consumer for a lock, the installation, and notes for the user.
-
-    `our_wheels` are the wheels in the index that the lock means, by name; by default they are looked up.
-    """
+    """Return a consumer's files for a lock, the installation, and notes; `our_wheels` as for `fetch_lock`."""
     args = context.args
     consumer = load_consumer(args.consumer)
     _check_options(args, consumer)

@@ -245,7 +245,6 @@ def _older(name: str, chosen: str) -> Requirement | None:
 
 
 def _rejected_text(rejected: RejectedVersion) -> str:
-    """Return the text that follows the version."""
     if rejected.instead:
         other = rejected.instead
         change = f"{other.component} would be {other.then} instead of {other.now}, and {other.component}"

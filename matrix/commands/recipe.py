@@ -69,7 +69,6 @@ class DraftResult(JsonDocument, kw_only=True):
     file: str
     origin: str
     note: str
-    """A note about limits on the use of the draft."""
     facts: SourceFacts
     gaps: list[str]
     """The facts that could not be determined."""
@@ -160,10 +159,7 @@ def execute(context: Context) -> int:
 
 
 def _write(file: Path, rows: list[Row], gaps: list[str], origin: Origin, context: Context) -> None:
-    """Write the draft, if the whole catalog is valid with it.
-
-    Raise `UsageError` if the file exists and is not a draft.
-    """
+    """Write the draft if the catalog stays valid; raise `UsageError` if the file exists and is no draft."""
     if file.exists() and not file.read_text(encoding="utf-8", errors="replace").startswith(MARK):
         msg = f"{file} exists and is not a draft. Nothing was written."
         raise UsageError(msg, hint="Name another file with -o.")

@@ -331,10 +331,7 @@ def _verify(
 
 
 def _recorded_files(lock: Resolution, wheels: Mapping[str, Sequence[Path]]) -> dict[str, dict[str, str]]:
-    """Return files and hashes of each distribution that was installed on top of the image.
-
-    Only the files of wheels that we built are known.
-    """
+    """Return files and hashes of each distribution on top of the image; none unless we built its wheel."""
     files: dict[str, dict[str, str]] = {}
     rank = environment_of(lock).rank
     for pick in lock.distributions:
@@ -387,16 +384,10 @@ def _published_recipes(lock: Resolution | None, catalog: Catalog) -> list[Recipe
 def submit_job(context: Context) -> int:
     """Write the job that verifies the environment on GPU nodes, and submit it unless ``--dry-run`` is set.
 
-    Return 0, or with ``--wait`` the exit code of the job.
-
-    Raises
-    ------
-    UsageError
-        The lock is for CPUs, the partition is not known, or a value is not valid for sbatch.
-    EnvironmentLacksError, CommandError
-        sbatch is not installed, or rejected the job.
-    MatrixError
-        The job did not start within the time of ``--wait``, or ended without a result.
+    Return 0, or with ``--wait`` the exit code of the job. Raise `UsageError` if the lock is for CPUs, the
+    partition is not known, or a value is not valid for sbatch; `EnvironmentLacksError` or `CommandError` if
+    sbatch is not installed, or rejected the job; `MatrixError` if it did not start within the time of
+    ``--wait``, or ended without a result.
     """
     args, console = context.args, context.console
     lock, catalog = _lock(context)

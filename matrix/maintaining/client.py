@@ -57,14 +57,8 @@ class FetchedPage(msgspec.Struct):
 class Client:
     """Fetch pages through a cache.
 
-    `mirrors` maps URL prefixes to their replacement; the longest match takes precedence.
-
-    Attributes
-    ----------
-    answered
-        Whether any server replied.
-    fetched, unchanged
-        Number of fetched pages, and number of unchanged pages among them.
+    `mirrors` maps URL prefixes to their replacement; the longest match takes precedence. `answered` is
+    whether any server replied, `fetched` the number of pages, `unchanged` that of unchanged ones among them.
     """
 
     def __init__(self, cache: Path, mirrors: Mapping[str, str] | None = None) -> None:

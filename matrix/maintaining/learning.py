@@ -110,10 +110,7 @@ def _from_index(name: str, catalog: Catalog, context: Context) -> Iterator[Learn
 
 
 def _wheels_of(text: str, indexes: IndexClient) -> list[File]:
-    """Return the wheels of the newest release that a requirement allows, for Linux on x86_64.
-
-    The list is empty if there are only sdists.
-    """
+    """Return the wheels for Linux on x86_64 of the newest allowed release; none if there are only sdists."""
     requirement = parse_requirement(text)
     name, specifier = requirement.name, requirement.specifier
     project = indexes.project(name)

@@ -136,10 +136,7 @@ def _same_release(catalog: Catalog, version: str) -> schema.Torch | None:
 
 
 def vllm_updates(catalog: Catalog, client: Client, index: str, read: Reader) -> CatalogUpdate:
-    """Return vLLM's wheels for ROCm that the catalog lacks, with the torch that each index has for them.
-
-    `index` is the package index that lists vLLM's releases.
-    """
+    """Return vLLM's new wheels for ROCm, with each index's torch for them; `index` has vLLM's releases."""
     update = CatalogUpdate()
     try:
         for version in _vllm_versions(catalog, client, index):

@@ -89,10 +89,7 @@ def _add_matrix(catalog: Catalog, text: str, update: CatalogUpdate) -> None:
 
 
 def read_matrix(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield release, title and text of each cell of the matrix, without footnotes.
-
-    There is none if the text is not a matrix.
-    """
+    """Yield release, title and text of each cell, without footnotes; nothing if the text is not a matrix."""
     rows = list(csv.reader(text.splitlines()))
     if not rows or _plain(rows[0][0] if rows[0] else "") != "rocm version":
         return

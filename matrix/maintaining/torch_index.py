@@ -47,10 +47,7 @@ def find_updates(catalog: Catalog, client: Client) -> CatalogUpdate:
 
 
 def indexes(catalog: Catalog) -> list[str]:
-    """Return the URLs of PyTorch's indexes that may have new wheels.
-
-    Indexes without the newest known torch are left out, because PyTorch no longer updates them.
-    """
+    """Return the URLs of PyTorch's indexes except those without the newest known torch, no longer updated."""
     rows = [row for row in catalog.torch.values() if row.index.startswith(_BASE)]
     newest = {
         backend: max(Version(row.version).release[:2] for row in rows if row.backend == backend)

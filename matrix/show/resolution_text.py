@@ -51,10 +51,7 @@ def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[s
 
 
 def in_index(resolution: Resolution, index: Path) -> frozenset[str]:
-    """Return the distributions to build of which an index has a wheel with this version, label and Python.
-
-    Whether such a wheel was built from the same inputs is known when the builds are planned.
-    """
+    """Return the distributions to build whose version, label and Python the index has, from any inputs."""
     built, python = resolution.built(), resolution.pick("python")
     if not built or python is None or not index.is_dir():
         return frozenset()

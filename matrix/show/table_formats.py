@@ -195,7 +195,6 @@ def _refused(rows: Sequence[TableRow]) -> list[list[str]]:
 
 
 def _wide(columns: Sequence[Column], rows: Sequence[TableRow]) -> list[list[str]]:
-    """Return the texts of a table with a line for each row."""
     texts = [
         ["torch", *(row.torch for row in rows)],
         ["python", *(row.python for row in rows)],
