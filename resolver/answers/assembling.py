@@ -108,7 +108,6 @@ def _exclusions(request: Request) -> Iterator[str]:
 
 
 def _contents(picks: Sequence[Distribution], answer: Answer) -> Iterator[str]:
-    """Yield what the content of the projects of indexes means for the user."""
     if answer.request.target.backend == "rocm" and answer.request.no_content_check:
         yield "What the wheels contain was not checked, so they may need CUDA or another ROCm."
     unknown: dict[str, list[str]] = {}
@@ -136,7 +135,6 @@ def _confusions(picks: Iterable[Distribution], answer: Answer) -> Iterator[str]:
 
 
 def _only_requested(answer: Answer, required_by: Mapping[str, object]) -> list[str]:
-    """Return the projects of indexes that the request names and nothing else requires."""
     return [
         pick.name
         for pick in sorted(answer.picks)
@@ -148,7 +146,6 @@ def _only_requested(answer: Answer, required_by: Mapping[str, object]) -> list[s
 
 
 def _required_by(known: Iterable[Distribution], answer: Answer) -> dict[str, list[Fact]]:
-    """Return, for each required distribution, the facts about the requirements on it."""
     facts: dict[str, list[Fact]] = {}
     names = [pick.name for pick in known if pick.kind == "distribution"]
     for name in [*names, *(pick.name for pick in sorted(answer.picks))]:

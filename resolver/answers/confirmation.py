@@ -169,7 +169,6 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", str, str]):
         return ()  # `_accepted` asks for them
 
     def needs_of(self, key: str) -> list[_Need]:
-        """Return what a chosen candidate requires."""
         name, _, extra = key.rstrip("]").partition("[")
         version = self.chosen[key]
         needs = list(self._facts(name))

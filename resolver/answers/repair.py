@@ -46,7 +46,6 @@ class Wanted(msgspec.Struct, frozen=True):
     extras: tuple[str, ...] = ()
     marker: str = ""
     conda: bool = False
-    """Whether conda installs it."""
 
     def __str__(self) -> str:
         return " ".join(filter(None, [self.name, self.version or self.versions]))
@@ -73,7 +72,6 @@ class Change(msgspec.Struct, frozen=True):
     reason: str
     source: str = ""
     for_cuda: bool = False
-    """Whether it is built for CUDA."""
     needed: bool = False
     """Whether the environment may need it, and nothing takes its place."""
 

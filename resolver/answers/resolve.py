@@ -73,8 +73,6 @@ def resolve(
 
     Parameters
     ----------
-    catalog, request
-        The facts and the request.
     indexes
         Package indexes for distributions outside the catalog, and for releases that the catalog does not list
         if no listed release can be chosen. Without indexes, only the platform and the catalog are resolved.
@@ -261,8 +259,7 @@ def _in_proven_set(
 ) -> tuple[Resolution | None, Catalog]:
     """Return a resolution inside a proven set that pins a requested project of an index; None if none fits.
 
-    The sets of other requests are chosen later, by their parts in the catalog. So the second result is the
-    catalog without the sets that were tried.
+    Also return the catalog without the sets tried: those of other requests are chosen later, by their parts.
     """
     from resolver.answers.proven import by_rank
 

@@ -323,7 +323,6 @@ class _Trials:
         self._sessions: dict[Request, Session | None] = {request: session}
 
     def resolving(self, combinations: Iterable[Sequence[RequestChange]]) -> Iterator[Suggestion]:
-        """Yield a suggestion for each combination of changes with which the request resolves."""
         for changes in combinations:
             if monotonic() > self._end:
                 return
@@ -339,10 +338,7 @@ class _Trials:
     def relax_core_by_core(
         self, changes: Sequence[RequestChange], names: Collection[str]
     ) -> Iterator[list[RequestChange]]:
-        """Relax one conflict after another until the rest resolves, then yield the necessary changes.
-
-        `names` are components whose requirements are part of the first conflict.
-        """
+        """Relax conflicts, first that of `names`, until the rest resolves; then yield the changes needed."""
         made: list[RequestChange] = []
         session = self._sessions[self._request]
         while session and self._outcome(self._changed(made)) is None:

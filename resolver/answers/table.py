@@ -371,7 +371,6 @@ class _TablePart:
         return list(dict.fromkeys(candidate.version for candidate in self.candidates(narrowed, name)))
 
     def candidates(self, narrowed: Narrowed | None, name: str) -> list[Candidate]:
-        """Return the candidates of a component that are left, preferred first."""
         left = 0 if narrowed is None else narrowed.domains[self.session.number[name]]
         return self.problem.variables[name].chosen(left)
 
@@ -383,7 +382,6 @@ class _TablePart:
         return list(dict.fromkeys(candidate.version for candidate in candidates))
 
     def cell(self, narrowed: Narrowed | None, pins: Mapping[str, int], *, reasons: bool) -> Cell:
-        """Return the cell of a row with these candidates, which the pins leave."""
         try:
             solution = self.solve(narrowed)
             if solution is not None:
@@ -419,11 +417,7 @@ class _TablePart:
         return failing[0] if failing else COMBINATION
 
     def reason(self, name: str, pins: Mapping[str, int], mask: int = -1) -> str:
-        """Return the names of the components whose facts exclude every version of a package.
-
-        The result has as few components as necessary, the component that excludes most versions first. `mask`
-        limits the candidates to explain.
-        """
+        """Return as few components as exclude all candidates in a mask, the one that excludes most first."""
         variable = self.problem.variables[name]
         demands = self._demands_of(name)
         left = _intersection(

@@ -51,10 +51,7 @@ def start_problem(
     open_world: bool = False,
     providers: Sequence[Provider] = (),
 ) -> ProblemBuilder:
-    """Compile like `compile_problem`, and return the builder, whose problem `add_distributions` extends.
-
-    The candidates of the providers come besides those of the catalog.
-    """
+    """Return the builder of `compile_problem`, with the candidates of providers, for `add_distributions`."""
     builder = ProblemBuilder(
         catalog, request, also=also, keep=keep, open_world=open_world, providers=providers
     )
@@ -78,10 +75,7 @@ def state_request(builder: ProblemBuilder) -> ProblemBuilder:
 
 
 def add_distributions(builder: ProblemBuilder, names: Collection[str]) -> None:
-    """Add distributions of the catalog to a problem, with everything that they require.
-
-    What the problem has already stays as it is, so a search on it can go on.
-    """
+    """Add distributions of the catalog and all they require; the rest stays, so a search on it can go on."""
     builder.reach(names)
     compile_packages(builder)
     compile_known_bad(builder)

@@ -41,10 +41,8 @@ ALWAYS = Link("", "", "", "", "")
 class Choices:
     """The releases of one project that the search may choose, most preferred first.
 
-    Bit 0 stands for absence, bit 1 for the most preferred release.
-
-    `extra` is one of the extras of the project, empty for the project itself; `everything` the mask of all
-    releases and of absence.
+    Bit 0 stands for absence, bit 1 for the most preferred release. `extra` is one of the extras of the
+    project, empty for the project itself; `everything` the mask of all releases and of absence.
     """
 
     __slots__ = (

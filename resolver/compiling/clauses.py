@@ -75,10 +75,7 @@ def allowed_by(specifiers: Sequence[str]) -> Test:
 
 
 def libstdcxx_by(specifiers: Sequence[str]) -> Test:
-    """Return a test that allows the releases of libstdc++ of any specifier.
-
-    An image's row may have only the major version, which means its last release.
-    """
+    """Return a test for the libstdc++ of any specifier; an image's bare major version is its last release."""
     return where(
         lambda candidate: any(
             satisfies(version, text)

@@ -199,7 +199,6 @@ def _companions(row: schema.Torch) -> dict[str, str]:
 
 
 def _triton_of_some_pythons(row: schema.Torch) -> dict[str, str]:
-    """Return the triton that a torch wheel requires only on some versions of Python."""
     head, marker = split_marker(row.triton)
     exact = exact_requirement(head) if marker else None
     return {exact[0]: exact[1]} if exact else {}
@@ -250,8 +249,7 @@ def _lateness(builder: ProblemBuilder, name: str) -> Callable[[Candidate], int]:
 def _avoid_unlisted(builder: ProblemBuilder, name: str) -> None:
     """Let the search decide first whether releases that the catalog does not list may be used.
 
-    Such a release never beats one that is known to fit. So a component of its own is decided before all
-    others: whether the listed releases are enough.
+    Such a release never beats one that is known to fit, so a component of its own is decided first.
     """
     unlisted = [
         candidate.version for candidate in builder.variables[name].candidates if candidate.inferred_from
@@ -409,10 +407,7 @@ def _requirement_fact(name: str, row: schema.Requires, neighbour: str) -> Fact:
 
 
 def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseMasks) -> None:
-    """Relate built distributions to the ROCm and the torch that they are compiled with, and to others.
-
-    The others are the build requirements that no index has.
-    """
+    """Relate built distributions to their ROCm and torch, and to build requirements that no index has."""
     against_torch, in_standard = [], []
     others: dict[str, list[Clause]] = {}
     standards: dict[str, tuple[Test, str]] = {}
@@ -473,10 +468,7 @@ def _relate_to_rocm_of_builds(builder: ProblemBuilder, name: str, masks: _Releas
 
 
 def _torch_for_standard(builder: ProblemBuilder, standard: str) -> tuple[Test, str]:
-    """Return a test that allows each torch that supports a C++ standard, or whose standard is unknown.
-
-    Also return the newest release that is known to compile.
-    """
+    """Return a test for torch with a C++ standard, or an unknown one, and the newest known to compile."""
     required = {
         row.version: int(row.cxx_standard) for row in builder.catalog.torch.values() if row.cxx_standard
     }
@@ -502,14 +494,10 @@ class _ReleaseMasks:
                     self._of_variant[variant] = self._of_variant.get(variant, 0) | 1 << number
 
     def of(self, release: schema.Release) -> Test:
-        """Return a test that allows one release."""
         return known_mask(self._of[release.version, release.variant])
 
     def of_rows(self, rows: Sequence[schema.Requires]) -> list[Test]:
-        """Return for each row about one object a test that allows the releases that it applies to.
-
-        What is known of one variant replaces what is said of all variants.
-        """
+        """Return for each row about one object a test of releases; a variant's facts replace those of all."""
         masks = [self._applies(row) for row in rows]
         of_variants = {"run": 0, "build": 0}
         for row, mask in zip(rows, masks, strict=True):

@@ -85,10 +85,7 @@ def instead_of_cuda(catalog: Catalog, name: str, backend: str) -> str:
 
 
 def build_for_rocm(catalog: Catalog, name: str) -> Replaces | None:
-    """Return the row about the build for ROCm that a distribution has under another name.
-
-    What can be compiled for ROCm keeps its name; see `wheels_for_rocm`.
-    """
+    """Return the row about a ROCm build of another name; for what can be compiled, `wheels_for_rocm`."""
     return None if catalog.releases_of(name) else _for_rocm(catalog, name)
 
 
@@ -131,8 +128,7 @@ def stub(catalog: Catalog, name: str) -> str:
 def hint_for_unknown(name: str, known: Iterable[str], has_project: Callable[[str], object]) -> str:
     """Return a hint for a name that no index has.
 
-    `has_project` is asked for the singular or plural of the name, and for a project of the same name for
-    ROCm.
+    `has_project` is asked for the singular or plural of the name, and for the same name for ROCm.
     """
     if is_rocm_package(name):
         return "Only AMD's indexes of torch wheels have it: name torch, and a ROCm that has packages."
@@ -145,10 +141,7 @@ def hint_for_unknown(name: str, known: Iterable[str], has_project: Callable[[str
 
 
 def near_names(catalog: Catalog, names: Iterable[str], requested: Collection[str]) -> Iterator[str]:
-    """Yield a warning for each name of a project that is close to the name of a package of the catalog.
-
-    If the request also names the package, the other name is no mistake.
-    """
+    """Yield a warning for each project name close to that of a package, unless the request has both."""
     packages = {normalize_name(row.import_name or row.name): row.name for row in catalog.package.values()}
     packages |= {row.name: row.name for row in catalog.package.values()}
     for name in names:

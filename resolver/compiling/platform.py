@@ -109,10 +109,7 @@ def _add_rocm(builder: ProblemBuilder) -> None:
 
 
 def _newer_than_recorded(builder: ProblemBuilder, versions: Iterable[str]) -> dict[str, int]:
-    """Return the ROCm versions that are newer than those a site with an unknown driver is recorded to have.
-
-    An older ROCm usually runs on a driver, a newer one may not: so the newest comes last.
-    """
+    """Return the ROCm versions newer than recorded for an unknown driver, which may not run; newest last."""
     advice = builder.advice.get("rocm")
     if builder.driver is not None or advice is None or not advice.recorded:
         return {}
@@ -123,10 +120,7 @@ def _newer_than_recorded(builder: ProblemBuilder, versions: Iterable[str]) -> di
 
 
 def _driver_table(builder: ProblemBuilder) -> list[Clause]:
-    """Return the clauses of AMD's driver table: supported, at your own risk, unsupported, not mentioned.
-
-    Combinations that the table does not list, but that were run at the site, are at your own risk, too.
-    """
+    """Return AMD's driver table as clauses; runs at the site outside it are at your own risk, too."""
     drivers = list(builder.catalog.driver.values())
     here = builder.catalog.driver.get(builder.driver or "")
     lines = dict.fromkeys(newest_first(minor(row.version) for row in builder.catalog.rocm.values()))

@@ -169,8 +169,7 @@ def content_notes(
 ) -> list[str]:
     """Return a note if a base image has distributions that would be installed or built again.
 
-    The chosen image counts if it has any of them, else the images that the site offers on the day count for
-    what is built.
+    The chosen image counts if it has any of them, else for builds the images that the site offers on the day.
     """
     others = {pick.name: pick for pick in picks if pick.kind == "distribution"}
     if request.preinstalled is not None:

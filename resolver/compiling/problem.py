@@ -6,8 +6,6 @@ constraints exist:
 
 - a `Demand` limits one variable: a request, or a fact about the target;
 - a `Relation` maps candidates of one variable to the candidates of another that they allow.
-
-The search is in `search`, the operations on a problem in `session`.
 """
 
 from __future__ import annotations
@@ -29,10 +27,7 @@ ABSENT = 1
 
 
 class Variable:
-    """A component and its candidates, in the order of preference.
-
-    `present` is the mask of all candidates, `everything` that of all candidates and of absence.
-    """
+    """A component and its candidates, preferred first; `present` is their mask, `everything` also absence."""
 
     __slots__ = (
         "_by_line",
@@ -188,7 +183,6 @@ class Problem(msgspec.Struct, eq=False):
     that come first, by the bit number of the other's candidate (0: the solution does not need it). Python has
     the base image as the other."""
     requested: frozenset[str] = frozenset()
-    """Names of the components that the request names."""
 
     def layer(self, name: str) -> tuple[int, str]:
         """Return the sort key of a component in the order of decisions; see `resolver.model.layer`."""

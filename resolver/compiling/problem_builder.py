@@ -48,19 +48,11 @@ if TYPE_CHECKING:
 class ProblemBuilder:
     """Variables, demands and relations of a problem.
 
-    Attributes
-    ----------
-    reachable
-        Names of the distributions that can become part of a solution: the requested distributions, their
-        requirements, and so on. Only these are compiled.
-    driver
-        Major.minor line of the target's kernel driver, or None if it is not known.
-    window
-        The site's driver window, or None if the request names the driver.
-    advice
-        The site's advice, by component; empty if the request does not follow its advice.
-    open_world
-        Whether distributions outside the catalog are resolved against indexes.
+    `reachable` has the names of the distributions that can become part of a solution: the requested
+    distributions, their requirements, and so on. Only these are compiled. `driver` is the major.minor line of
+    the target's kernel driver, None if it is not known; `window` the site's driver window, None if the
+    request names the driver; `advice` the site's advice by component, empty if the request does not follow
+    it. With `open_world`, distributions outside the catalog are resolved against indexes.
     """
 
     def __init__(
@@ -274,10 +266,7 @@ class ProblemBuilder:
 
 
 def exclude_later_releases(builder: ProblemBuilder, name: str) -> None:
-    """Exclude the releases of catalog files that did not exist on the day of the target.
-
-    Releases that come from an index are not included: the upload times of their files decide.
-    """
+    """Exclude catalog releases later than the target's day; for those of an index, upload times decide."""
     catalog, day, clauses = builder.catalog, builder.target.date, []
     tables: dict[str, Mapping[str, schema.Torch | schema.Rocm | schema.Python]] = {
         "torch": catalog.torch,
@@ -379,10 +368,7 @@ def is_advised(advice: schema.SiteAdvice, version: str) -> bool:
 
 
 def window_of(catalog: Catalog, request: Request) -> schema.Window | None:
-    """Return the site's driver window for the target's day.
-
-    Return None if the site has no GPU driver, or if the request names the driver.
-    """
+    """Return the site's driver window on the day; None without a GPU driver, or if the request names it."""
     target = request.target
     if target.driver:
         return None
@@ -410,9 +396,8 @@ def _extend_to_installed(
 ) -> None:
     """Extend the rows of a relation to the installed versions that match the versions in them.
 
-    `subject` and `target` are the names of the components, with their installed versions. `rows` are replaced
-    in place. `runtime` has a bit for each row that applies at run time, and not only to
-    the build. A relation that `forbids` only excludes combinations.
+    `subject` and `target` are names of components with their installed versions. `rows` are replaced in
+    place. `runtime` has a bit for each row that applies at run time, and not only to the build.
     """
     (name, subjects), (other_name, objects) = subject, target
     mentioned = 0

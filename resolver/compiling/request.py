@@ -86,7 +86,6 @@ def demand_limits(builder: ProblemBuilder) -> None:
 def _demand_under_marker(
     builder: ProblemBuilder, requirement: Requirement, allowed: Test, text: str, *, optional: bool = False
 ) -> None:
-    """Add the demand of a requirement, which a marker may limit to some versions of Python."""
     if not requirement.marker:
         builder.demand_requested(requirement.name, allowed, text, optional=optional)
     elif applying := _applying_pythons(builder, requirement):
@@ -172,10 +171,7 @@ def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> No
 
 
 def _demand_device_code(builder: ProblemBuilder) -> None:
-    """Let the code that ``rocm[device-gfx90a]`` installs be all, if a torch that is requested allows it.
-
-    Other torch requires ``rocm[device-all]``.
-    """
+    """Let the code of ``rocm[device-gfx90a]`` suffice if a requested torch allows it, not ``device-all``."""
     requirements = builder.request.requirements
     devices = [one for one in requirements if one.name == "rocm" and any(map(_is_device, one.extras))]
     requested = [one.specifier for one in requirements if one.name == "torch" and one.specifier]
@@ -206,10 +202,8 @@ def _allowed(
 ) -> Test:
     """Return a test for the versions and the variant that a requirement allows.
 
-    The default variant is that of releases without a variant, and of commits.
-
-    If no name in brackets is a variant or similar to one, the names are extras, which only an open world can
-    resolve.
+    The default variant is that of releases without a variant, and of commits. If no name in brackets is a
+    variant or similar to one, the names are extras, which only an open world can resolve.
     """
     if requirement.name == "python" and requirement.specifier is not None:
         # Minor versions that the specifier allows, or of which it allows a patch release.

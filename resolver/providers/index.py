@@ -26,10 +26,7 @@ _ONLY_AMD = (
 
 
 class IndexProvider:
-    """Releases of indexes as candidates, and their metadata as requirements.
-
-    `applies` returns whether a marker applies to any Python of the request.
-    """
+    """Releases of indexes with their metadata; `applies` tests a marker for any Python of the request."""
 
     def __init__(
         self,
@@ -51,8 +48,7 @@ class IndexProvider:
     def candidates(self, name: str, torches: Iterable[Candidate] = ()) -> Sequence[ProjectRelease] | None:
         """Return the releases of a project, newest first; None if no index has it.
 
-        `torches` are the candidates of torch, the most preferred first: ROCm as packages is on their indexes
-        only.
+        `torches` are the candidates of torch, preferred first: ROCm as packages is on their indexes only.
         """
         installed, url = self._installed.get(name), self.url(name)
         if url and not installed:
@@ -70,8 +66,7 @@ class IndexProvider:
     def requirements(self, files: Sequence[File], *, is_built: bool = False) -> Metadata | None:
         """Return the metadata of a release; None if it cannot be read without running code.
 
-        The best of the files is the first. If a recipe builds the release, metadata which a build may change
-        is enough.
+        The first file is the best. For a release to build, metadata that a build may change is enough.
         """
         known = next((self._metadata[file.url] for file in files if file.url in self._metadata), None)
         if known is None:
@@ -86,7 +81,6 @@ class IndexProvider:
         """Return all files of a candidate of the catalog, and the indexes that have them.
 
         The third result is the reason why an index that only the catalog names has no answer; mostly empty.
-
         Raise `EnvironmentLacksError` or `SourceError` if an index of the user cannot be reached, or its page
         is broken.
         """
@@ -117,8 +111,7 @@ class IndexProvider:
     def _listed(self, candidate: Candidate, indexes: PackageIndexes) -> Sequence[File]:
         """Return the files of exactly the version of a candidate, with its label.
 
-        The catalog says which project this is. So each index may list it, not only the first that has a
-        project of this name.
+        The catalog says which project this is, so each index may list it, not only the first with the name.
         """
         version = sort_key(candidate.version)
         for source in (indexes, *map(indexes.at, indexes.urls[1:])):
@@ -191,10 +184,7 @@ class IndexProvider:
 
 
 def index_of(candidate: Candidate, torch: Candidate | None) -> str:
-    """Return the URL of the index that serves a candidate of the catalog; empty for all indexes.
-
-    Companions of torch are published beside it.
-    """
+    """Return the URL of a catalog candidate's index, which companions share with torch; empty for all."""
     is_companion = candidate.release is None and candidate.origin == "published"
     return candidate.index or (torch.index if torch and is_companion else "")
 

@@ -41,10 +41,7 @@ if TYPE_CHECKING:
 
 
 class InferredProvider:
-    """Releases that only an index lists, each with the facts of the nearest older release of the catalog.
-
-    The pages of the projects are fetched when candidates are asked for.
-    """
+    """Releases that only an index lists, as candidates; their pages are fetched when these are asked for."""
 
     def __init__(self, catalog: Catalog, request: Request, indexes: PackageIndexes) -> None:
         self._catalog = catalog
@@ -175,7 +172,6 @@ def _is_on_index(catalog: Catalog, name: str, backend: Backend) -> bool:
 
 
 def _is_unmatched(catalog: Catalog, request: Request, requirement: Requirement) -> bool:
-    """Return whether a requirement matches no release of a package in the catalog."""
     name, specifier = requirement.name, requirement.specifier
     if specifier is None or name not in catalog.package or bounds_cross(specifier):
         return False
@@ -215,7 +211,6 @@ def _closest(requirement: Requirement, versions: Iterable[str]) -> str:
 
 
 def _obstacle(catalog: Catalog, name: str, published: ProjectRelease, request: Request) -> str:
-    """Return the reason why a release of an index was not added to the catalog."""
     backend, until = request.target.backend, request.target.date
     if not _is_final(published.version):
         return "pre-releases and versions with a local label must be listed"
@@ -257,11 +252,9 @@ class _ReleasesBelow:
         self._keys = list(self._rows)
 
     def knows(self, version: str) -> bool:
-        """Return whether the catalog has a release."""
         return version_key(version) in self._known
 
     def nearest(self, version: str) -> Release | None:
-        """Return the nearest older release, if there is one."""
         position = bisect_left(self._keys, version_key(version))
         return self._rows[self._keys[position - 1]] if position else None
 

@@ -3,9 +3,7 @@
 When everything is decided, the files that would be installed are read, all at the same time, and only as far
 as each file needs. What they need becomes incompatibilities of the search, which then continues. So a release
 is read only if it would otherwise be part of the answer, and an older release that would take its place is
-read, too.
-
-The wheels of a release differ only in their Python: if one of them does not fit, the release is excluded.
+read, too. The wheels of a release differ only in their Python: if one does not fit, the release is excluded.
 
 A release that cannot be judged hardly needs less than a newer one. So what speaks against the nearest newer
 release of which something is known, from the catalog or from its content, also speaks against it.
@@ -80,9 +78,8 @@ class ContentJudge:
         self._projects = projects
         self._needing_cuda = needing_cuda
         self._read: dict[str, Content | None] = {}
-        """By the URL of the file."""
+        """By the URL of the file, like `_judged`."""
         self._judged: dict[str, Judgement | None] = {}
-        """By the URL of the file."""
         self._seen: dict[str, list[_Chosen]] = {}
         """By project, the files that were judged."""
         self._for_cuda: dict[str, str] = {}
@@ -136,10 +133,7 @@ class ContentJudge:
                 yield from ((self._world.session.names[number], mask) for number, mask in terms.items())
 
     def passed(self, pick: Pick, rocm: str) -> str:
-        """Return a clause about the newest release that was not chosen because of its content.
-
-        It is empty if there is none that is newer than the pick.
-        """
+        """Return a clause on the newest release that its content excluded; empty if older than the pick."""
         newer = [
             one
             for one in self._seen.get(pick.name, ())
@@ -224,7 +218,6 @@ class ContentJudge:
         return judged(content, self._world.request.target.gfx) if content else None
 
     def _evidence_against_source(self, one: _Chosen) -> str:
-        """Return the evidence of other releases against an sdist; empty if there is none, or for a wheel."""
         version, required = self._needing_cuda.get(one.name, ("", ""))
         reason = f"{version} requires {required}, which is for CUDA" if version else ""
         reason = "" if one.is_wheel else reason or self._for_cuda.get(one.name, "")
@@ -265,10 +258,7 @@ class ContentJudge:
         return read
 
     def _known(self, one: _Chosen) -> str:
-        """Return the source of the catalog's facts about a release; empty if it lacks ROCm or the GPUs.
-
-        Facts that were read from a wheel are about this file only.
-        """
+        """Return the source of a release's facts, not a wheel's; empty if they lack ROCm or the GPUs."""
         is_same = one.file.sha256 in self._wheels
         sources = {
             row.on: row.source.partition(" ; ")[0]
@@ -295,8 +285,7 @@ class ContentJudge:
     def _excludes_like_newer(self, one: _Chosen, judgement: Judgement) -> bool:
         """Add what speaks against the nearest newer release of which something is known.
 
-        Return whether this excludes the release whatever else is chosen. A release that the request pins is
-        left to the user.
+        Return whether this excludes the release whatever else is chosen. A pinned one is left to the user.
         """
         if self._is_pinned(one):
             return False
@@ -315,10 +304,7 @@ class ContentJudge:
     def _exclude_for(
         self, reasons: Iterable[tuple[Terms, str]], one: _Chosen, judgement: Judgement, newer: str
     ) -> None:
-        """Exclude a release that cannot be judged for the reasons against a newer one.
-
-        After several of them, the reasons also exclude all older releases.
-        """
+        """Exclude an unjudged release for the reasons against a newer one; after several, also all older."""
         like_newer = self._like_newer[one.name] = self._like_newer.get(one.name, 0) | one.mask
         older = 0
         if like_newer.bit_count() == _MOST_UNKNOWN:
@@ -334,7 +320,6 @@ class ContentJudge:
                 self._search.add({one.choices.number: older, **terms}, rest)
 
     def _reasons_of_catalog(self, choices: Choices, bit: int) -> Iterator[tuple[Terms, str]]:
-        """Yield what the catalog's facts about ROCm and GPUs exclude for a release."""
         target = self._world.request.target
         version = choices.release(bit).version
         for row in self._world.rows_of(choices.name):

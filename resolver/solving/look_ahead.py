@@ -24,9 +24,8 @@ _MOST_RELEASES = 25
 class LookAhead:
     """Projects and metadata that a search is likely to need, fetched in the threads of the indexes.
 
-    The replies are not used here: the search requests them again, and then finds them in the cache. Only
-    uploads until `day` count. `is_decided` returns whether a requirement is decided without a project of its
-    name.
+    The replies are only cached: the search requests them again. Only uploads until `day` count. `is_decided`
+    returns whether a requirement is decided without a project of its name.
     """
 
     def __init__(

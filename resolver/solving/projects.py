@@ -45,20 +45,10 @@ _WHEELS_ONLY = layer("python")[0] - 0.5
 class Projects(Part):
     """The projects that the search has met.
 
-    Attributes
-    ----------
-    open
-        The variable of each project and of each of its extras, by `Choices.key`.
-    nodes_of
-        The same, by name of the project.
-    by_number
-        The same, by number in the search.
-    passed
-        By project, a release that was not chosen because it has no wheel.
-    skipped
-        Releases that could not be considered, with the reason.
-    read
-        By number in the search, the mask of the releases whose metadata was read.
+    `open` has the variable of each project and of each of its extras by `Choices.key`, `nodes_of` by name of
+    the project, `by_number` by number in the search. `passed` has by project a release that was not chosen
+    because it has no wheel, `skipped` the releases that could not be considered, with the reason, and `read`
+    by number in the search the mask of the releases whose metadata was read.
     """
 
     def __init__(self, world: World, keep: Mapping[str, str]) -> None:
@@ -126,7 +116,6 @@ class Projects(Part):
         return choices
 
     def _exclude_other_tritons(self, choices: Choices) -> None:
-        """Exclude the other projects that install ``triton`` if this project is chosen."""
         present = choices.everything & ~ABSENT
         for name in TRITON_NAMES:
             other: Variable | Choices | None = self.open.get(name) or self.problem.variables.get(name)

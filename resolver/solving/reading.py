@@ -49,20 +49,12 @@ _SOME_READ = 3
 class Requirements(Part):
     """Reads the metadata of decided releases, and adds what they require.
 
-    Attributes
-    ----------
-    loaded
-        The decided values whose requirements were added.
-    required
-        By such a value, the names that it requires, as written, with the Pythons for which it does.
-    unread
-        Values of the problem whose metadata could not be read, with the reason.
-    dynamic
-        Name and version of the releases whose metadata a build may change.
-    lacking
-        By value, a sentence for each required extra that its metadata does not have.
-    needing_cuda
-        By project, the first release that was rejected, and the CUDA distribution that it requires.
+    `loaded` has the decided values whose requirements were added, `required` by such a value the names that
+    it requires, as written, with the Pythons for which it does. `unread` has values of the problem whose
+    metadata could not be read, with the reason, `dynamic` name and version of the releases whose metadata a
+    build may change, `lacking` by value a sentence for each required extra that its metadata does not have,
+    and `needing_cuda` by project the first release that was rejected, and the CUDA distribution that it
+    requires.
     """
 
     def __init__(self, world: World, projects: Projects) -> None:
@@ -109,7 +101,6 @@ class Requirements(Part):
                 yield stated, applying
 
     def _add_request(self, requirement: Requirement, pythons: int) -> None:
-        """Add the demand of a requirement in the request, for some Pythons."""
         name, when = requirement.name, self.world.when(pythons)
         is_closed = name in self.session.number and not is_of_pip(requirement)
         if is_closed and not (name == "triton" and self.triton.is_of_torch(name)):
@@ -175,8 +166,7 @@ class Requirements(Part):
     def read_ahead(self, choices: Choices, mask: int, domain: int) -> None:
         """Read more releases of a project at once if its choice is another one that was not read yet.
 
-        A project of which some releases were read has conflicts, so the search probably goes on to its next
-        releases: as many again are read. uv does the same (its ``BatchPrefetcher``).
+        A project that was read has conflicts, so as many again are read, as by uv's ``BatchPrefetcher``.
         """
         read, ahead = self._projects.read.get(choices.number, 0), self._ahead.get(choices.number, 0)
         count = read.bit_count()
@@ -204,10 +194,7 @@ class Requirements(Part):
         return metadata
 
     def _require(self, number: int, mask: int, subject: str, metadata: Metadata, extra: str = "") -> None:
-        """Add the requirements of a release or of one of its extras.
-
-        Raise `UsageError` or `ValueError` if a requirement is invalid.
-        """
+        """Add what a release or one of its extras requires; raise `UsageError` or `ValueError` if invalid."""
         requirements = list(self._applying(metadata, extra))
         if requirements:
             environment = self.targets.environments[min(self.targets.environments)]
@@ -319,7 +306,6 @@ class Requirements(Part):
         return bool(nodes)
 
     def _obstacle_to(self, requirement: Requirement) -> str:
-        """Return the reason why no project can satisfy a requirement; empty if a project may."""
         name = requirement.name
         if is_for_cuda(name):
             return "which is for CUDA"

@@ -1,9 +1,8 @@
 """The rules: why a release of an index may not be used.
 
-Each rule is a function with one reason. It takes a release and yields an `Exclusion` if the release may not
-be used, for all Pythons or for some. `judge` runs all rules; the search turns their results into
-incompatibilities, so `matrix explain` can print the reason. What a release requires is judged where its
-metadata is read (`resolver.solving.reading`): a requirement on a CUDA distribution cannot be met.
+Each rule is a function with one reason, and yields an `Exclusion`, for all Pythons or for some. The search
+turns these into incompatibilities, so `matrix explain` can print the reason. What a release requires is
+judged where its metadata is read (`resolver.solving.reading`): a CUDA distribution cannot be required.
 """
 
 from __future__ import annotations
@@ -28,13 +27,11 @@ EVERYWHERE = -1
 
 
 class Exclusion(msgspec.Struct, frozen=True, gc=False):
-    """Why a release may not be used."""
+    """Why a release may not be used, and for which Pythons and versions of glibc, as masks."""
 
     text: str
     python: int = EVERYWHERE
-    """The Pythons for which it may not be used."""
     glibc: int = EVERYWHERE
-    """The versions of glibc for which it may not be used."""
 
 
 class RuleContext(msgspec.Struct, frozen=True):
@@ -44,7 +41,6 @@ class RuleContext(msgspec.Struct, frozen=True):
     """The last day whose uploads count."""
     targets: Targets
     is_pinned: Callable[[str], bool]
-    """Returns whether a requirement pins exactly this version."""
     allows_prereleases: bool
     """Whether the request names a pre-release of the project, or the project has no other releases."""
     evidence_against: Callable[[str, Collection[str]], str]

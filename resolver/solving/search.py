@@ -54,14 +54,8 @@ Revisions = dict[tuple[int, int], tuple[int, int]]
 class Incompatibility:
     """Variables that may not all have a value in their mask.
 
-    Attributes
-    ----------
-    terms
-        Masks by number of the variable.
-    reason
-        The statement behind it; None if it was learned.
-    parents
-        The two incompatibilities from which it was learned.
+    `terms` has the masks by number of the variable, `reason` the statement behind it, or None if it was
+    learned from the two incompatibilities `parents`.
     """
 
     __slots__ = ("parents", "reason", "terms")
@@ -113,14 +107,12 @@ class _Table:
         self.allowed = allowed
         """For each value of the subject the mask of allowed objects."""
         self.everything = everything
-        """The mask of all objects."""
         self.reason = reason
         self.born = 0
         """The level at which it was propagated first."""
         self.revisions = revisions
 
     def revised(self, subjects: int, objects: int) -> tuple[int, int]:
-        """Return the subjects that still have an allowed object, and the objects that they allow."""
         known = self.revisions.get((subjects, objects))
         if known is None:
             kept, reachable = subjects, 0
@@ -178,18 +170,10 @@ class Search:
     With `lazily`, tables are not propagated until their subject must be present. This is faster if most
     variables may be absent, and leaves values that have no solution in the domains of these.
 
-    Attributes
-    ----------
-    domains
-        For each variable the mask of the values that are left.
-    conflicts
-        Number of contradictions in the current call.
-    until
-        The time (`time.monotonic`) at which a search gives up.
-    stated
-        The incompatibilities that were added.
-    touched
-        Variables whose domain is new or changed. The caller removes those that it has processed.
+    `domains` has for each variable the mask of the values that are left, `stated` the incompatibilities that
+    were added, `touched` the variables whose domain is new or changed: the caller removes those that it has
+    processed. `conflicts` counts the contradictions in the current call. At the time `until`
+    (`time.monotonic`), a search gives up.
     """
 
     def __init__(self, *, max_conflicts: int = MOST_CONFLICTS, lazily: bool = False) -> None:
@@ -210,7 +194,6 @@ class Search:
         self._degrees: list[int] = []
         """For each variable the number of its tables and of incompatibilities in `_touching`."""
         self._tables: list[list[_Table]] = []
-        """For each variable the tables that it is part of."""
         self._late: list[_Table] = []
         """Tables that were added after a choice."""
         self._trail: list[_Entry] = []
@@ -254,10 +237,7 @@ class Search:
         reason: object,
         revisions: Revisions | None = None,
     ) -> None:
-        """Add a relation: for each value of the subject the mask of the objects that it allows.
-
-        Searches with the same table may share the cache of its `revisions`.
-        """
+        """Add a relation: the mask of objects for each subject. Equal tables may share `revisions`."""
         if subject == target:
             excluded = sum(1 << bit for bit in range(1, len(allowed)) if not allowed[bit] >> bit & 1)
             self.add({subject: excluded}, reason)
@@ -277,10 +257,7 @@ class Search:
         return 1 + self._degrees[variable]
 
     def narrow(self, assumptions: Sequence[Assumption]) -> bool:
-        """Limit the domains to what propagation leaves under assumptions; return whether any is empty.
-
-        A domain that is left may still have no solution.
-        """
+        """Limit the domains by propagation; return whether one is empty. Others may have no solution."""
         return self.solve(assumptions, lambda: None) is None
 
     def solve(
@@ -290,11 +267,9 @@ class Search:
 
         `choose` returns the variable to decide and the mask that it is limited to, or None if all variables
         that must be present are decided. It may add variables and constraints, also some that exclude its
-        choice.
-
-        Return None if there is a solution, which `domains` then contains. Otherwise return an incompatibility
-        that the assumptions violate, perhaps by what follows from them; see `why`. Raise `TooLargeError` if
-        there were too many contradictions.
+        choice. Return None if there is a solution, which `domains` then contains. Otherwise return an
+        incompatibility that the assumptions violate, perhaps by what follows from them; see `why`. Raise
+        `TooLargeError` if there were too many contradictions.
         """
         self.conflicts = 0
         self._return_to(self._prefix(assumptions))
@@ -492,10 +467,7 @@ class Search:
         return self._trail[position].total if position >= 0 else 0
 
     def _learn(self, conflict: Incompatibility) -> Incompatibility | None:
-        """Learn from a violated incompatibility and take choices back.
-
-        Return the remaining incompatibility if only assumptions could be taken back.
-        """
+        """Learn, and take choices back; return what remains if only assumptions could be taken back."""
         while True:
             levels = {variable: self._level_of(variable, mask) for variable, mask in conflict.terms.items()}
             last = max(levels.values(), default=0)
@@ -542,7 +514,6 @@ class Search:
         return Incompatibility(terms, None, (conflict, cause))
 
     def _return_to(self, level: int) -> None:
-        """Take back all choices after a level, and everything that follows from them."""
         if len(self._starts) <= level:
             return
         self._changed.clear()

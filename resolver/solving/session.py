@@ -41,14 +41,9 @@ class Session:
     """One problem and its search, to which the relations are added once.
 
     Every method takes the demands to meet; by default those of the problem. Every method that searches raises
-    `TooLargeError` if a search reaches its limit of contradictions. Variables and relations that the problem
-    gains later are added by `extend`.
-
-    Attributes
-    ----------
-    rank
-        The position of each variable of the search in the order of decisions, also of those that another adds
-        to the search.
+    `TooLargeError` if a search reaches its limit of contradictions. What the problem gains later is added by
+    `extend`. `rank` has the position of each variable of the search in the order of decisions, also of those
+    that another adds.
     """
 
     def __init__(self, problem: Problem, *, max_conflicts: int = MOST_CONFLICTS) -> None:
@@ -80,10 +75,7 @@ class Session:
         self._relations = len(problem.relations)
 
     def restated(self, problem: Problem) -> Session:
-        """Return a session for the same variables with other demands, which shares the search if it can.
-
-        It cannot if the problem has more relations.
-        """
+        """Return a session for other demands on these variables, in this search if no relation was added."""
         if len(problem.relations) > self._relations:
             return Session(problem)
         other = copy(self)
@@ -156,10 +148,7 @@ class Session:
         )
 
     def minimal_demands(self, demands: Sequence[Demand]) -> list[Demand]:
-        """Return demands that conflict, none of which can be left out.
-
-        Unlike `explain`, this leaves out no relations: the request cannot change facts.
-        """
+        """Return a minimal conflict of demands; all relations stay, as the request cannot change facts."""
         ordered = sorted(demands, key=lambda demand: demand.kind != "request")
         core = {id(item) for item in minimal(ordered, self._used_demands)}
         return [demand for demand in demands if id(demand) in core]
@@ -220,7 +209,6 @@ class Session:
         return not domains[number] & ABSENT or self._witness([*fixed, (number, ABSENT)]) is None
 
     def _witness(self, assumptions: Sequence[Assumption]) -> list[int] | None:
-        """Return any solution under assumptions; None if there is none."""
         search = self.search
         self._undecided.clear()
         search.touched.update(self.number.values())
@@ -241,7 +229,6 @@ class Session:
         return number, hinted or domain & -domain
 
     def _first_undecided(self) -> int | None:
-        """Return the first variable of the problem that must be present and is not decided."""
         domains, touched, undecided = self.search.domains, self.search.touched, self._undecided
         for number in touched:
             domain = domains[number]
@@ -316,10 +303,7 @@ def state(search: Search, number: Mapping[str, int], item: Demand | Relation) ->
 
 
 def conflicting(search: Search, items: Sequence[_Item]) -> list[_Item] | None:
-    """Return the items of a proof that a search has no solution; None if it has one.
-
-    The items were added to the search, each with itself as the reason.
-    """
+    """Return the items of a proof of no solution, or None; each was added with itself as the reason."""
 
     def choose() -> Assumption | None:
         best = None
@@ -350,8 +334,6 @@ def minimal(items: Sequence[_Item], used: Callable[[Sequence[_Item]], list[_Item
     items of a proof that items conflict, None if they do not. If it raises `TooLargeError`, the items that
     were left out are kept.
 
-    References
-    ----------
     .. [1] U. Junker, "QuickXplain: preferred explanations and relaxations for over-constrained problems",
        AAAI (2004).
     """

@@ -89,7 +89,6 @@ class Targets:
         """Return the Pythons to which a marker applies, with one extra or without any.
 
         These are all Pythons if the marker does not depend on Python, else some of those that are allowed.
-
         Raise `ValueError` if the marker is not valid.
         """
         if not marker:
@@ -106,10 +105,7 @@ class Targets:
         return mask
 
     def fit(self, files: Iterable[File], *, any_patch: bool = False) -> Fit:
-        """Return where files can be installed.
-
-        With `any_patch`, a file may be installed if only some patch releases of a Python may install it.
-        """
+        """Return where files can be installed; with `any_patch`, by some patch release of a Python."""
         wheels: dict[int, int] = {}
         best: dict[int, int] = {}
         sdist = 0
@@ -143,10 +139,7 @@ class Targets:
         return [(bit, glibc) for bit, glibc in self._fits[tags] if bit in allowed_bits]
 
     def files(self, files: Sequence[File]) -> list[File]:
-        """Return the files that any Python may install: those of the most preferred Python first.
-
-        Only if there are none, one patch release of a Python is enough.
-        """
+        """Return the files for any Python, the most preferred first; if none, those for any patch release."""
         found: dict[str, File] = {}
         for environments in (self.environments, self._lenient):
             for environment in environments.values():

@@ -44,8 +44,7 @@ def is_exact(row: Torch) -> bool:
 class TritonProvider:
     """The tritons on the index of torch whose exact version the catalog does not have.
 
-    They are looked up for torch wheels of the user's own catalogs, and if the request leaves only torch
-    wheels without an exact triton.
+    They are looked up for torch wheels of the user's catalogs, and if no torch left has an exact triton.
     """
 
     def __init__(self, catalog: Catalog, request: Request, indexes: PackageIndexes) -> None:
@@ -144,10 +143,7 @@ class Triton:
     def required(
         self, requirement: Requirement, limits: Sequence[Requirement], link: Link
     ) -> Iterator[tuple[Terms, Link]]:
-        """Yield what a requirement means: a torch whose triton has a version that it allows.
-
-        `limits` are the constraints on this name.
-        """
+        """Yield what a requirement, with the `limits` on its name, means: a torch with an allowed triton."""
         excluded_of: Terms = {}
         for name in self.names:
             triton = self._problem.variables[name]

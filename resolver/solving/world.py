@@ -39,16 +39,9 @@ _PATCH = re.compile(r"\d+\.\d+\.\d+")
 class World:
     """What the parts of the solver share: the problem, the search, and the providers.
 
-    Attributes
-    ----------
-    index
-        The provider of the indexes.
-    bound
-        Names that are resolved from the catalog only, whether or not the problem has them.
-    asked, limits, overrides
-        The requirements, constraints and overrides of the request, by name.
-    installed
-        Preinstalled versions, by name.
+    `bound` has the names that are resolved from the catalog only, whether or not the problem has them,
+    `asked`, `limits` and `overrides` by name the requirements, constraints and overrides of the request, and
+    `installed` the preinstalled versions by name.
     """
 
     def __init__(self, builder: ProblemBuilder, indexes: PackageIndexes) -> None:
@@ -236,7 +229,6 @@ def is_limit(row: Requires) -> bool:
 
 
 def _patch_release(request: Request) -> str:
-    """Return the patch release of Python that a request pins; empty if it pins none."""
     clauses = (
         clause
         for requirement in request.requirements
