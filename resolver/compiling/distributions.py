@@ -468,7 +468,10 @@ def _relate_to_rocm_of_builds(builder: ProblemBuilder, name: str, masks: _Releas
 
 
 def _torch_for_standard(builder: ProblemBuilder, standard: str) -> tuple[Test, str]:
-    """Return a test for torch with a C++ standard, or an unknown one, and the newest known to compile."""
+    """Return a test that allows each torch that supports a C++ standard, or whose standard is unknown.
+
+    Also return the newest release that is known to compile.
+    """
     required = {
         row.version: int(row.cxx_standard) for row in builder.catalog.torch.values() if row.cxx_standard
     }

@@ -109,7 +109,10 @@ def _add_rocm(builder: ProblemBuilder) -> None:
 
 
 def _newer_than_recorded(builder: ProblemBuilder, versions: Iterable[str]) -> dict[str, int]:
-    """Return the ROCm versions newer than recorded for an unknown driver, which may not run; newest last."""
+    """Return the ROCm versions that are newer than those a site with an unknown driver is recorded to have.
+
+    An older ROCm usually runs on a driver, a newer one may not: so the newest comes last.
+    """
     advice = builder.advice.get("rocm")
     if builder.driver is not None or advice is None or not advice.recorded:
         return {}

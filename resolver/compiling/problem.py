@@ -27,7 +27,10 @@ ABSENT = 1
 
 
 class Variable:
-    """A component and its candidates, preferred first; `present` is their mask, `everything` also absence."""
+    """A component and its candidates, in the order of preference.
+
+    `present` is the mask of all candidates, `everything` that of all candidates and of absence.
+    """
 
     __slots__ = (
         "_by_line",

@@ -48,11 +48,19 @@ if TYPE_CHECKING:
 class ProblemBuilder:
     """Variables, demands and relations of a problem.
 
-    `reachable` has the names of the distributions that can become part of a solution: the requested
-    distributions, their requirements, and so on. Only these are compiled. `driver` is the major.minor line of
-    the target's kernel driver, None if it is not known; `window` the site's driver window, None if the
-    request names the driver; `advice` the site's advice by component, empty if the request does not follow
-    it. With `open_world`, distributions outside the catalog are resolved against indexes.
+    Attributes
+    ----------
+    reachable
+        Names of the distributions that can become part of a solution: the requested distributions, their
+        requirements, and so on. Only these are compiled.
+    driver
+        Major.minor line of the target's kernel driver, or None if it is not known.
+    window
+        The site's driver window, or None if the request names the driver.
+    advice
+        The site's advice, by component; empty if the request does not follow its advice.
+    open_world
+        Whether distributions outside the catalog are resolved against indexes.
     """
 
     def __init__(
@@ -397,7 +405,8 @@ def _extend_to_installed(
     """Extend the rows of a relation to the installed versions that match the versions in them.
 
     `subject` and `target` are names of components with their installed versions. `rows` are replaced in
-    place. `runtime` has a bit for each row that applies at run time, and not only to the build.
+    place. `runtime` has a bit for each row that applies at run time, and not only to the build. A relation
+    that `forbids` only excludes combinations.
     """
     (name, subjects), (other_name, objects) = subject, target
     mentioned = 0
