@@ -93,6 +93,9 @@ def linger(wheel, *beacons):
             time.sleep(0.02)
 
     daemon(act)
+    until = time.monotonic() + 5
+    while not all(map(os.path.exists, beacons)) and time.monotonic() < until:
+        time.sleep(0.02)  # on a busy machine the build would end before the daemon's first change
     return "started"
 
 
