@@ -33,11 +33,11 @@ from resolver.requirements import normalize_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from builders.building.apply_recipe import AppliedRecipe
     from builders.building.directory import BuildDirectory
     from builders.building.plan import BuildHost, Task
     from builders.containers.runtime import Runtime
     from builders.environments.layers import BuildEnvironment
-    from builders.recipes import AppliedRecipe
 
 
 FRONTEND = "build"

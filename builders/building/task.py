@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from builders.audit import Expected, audit_wheel
+from builders.building.apply_recipe import apply_recipe
 from builders.building.check import check_build, diagnosed, diagnosis_context, failed, reject, was_interrupted
 from builders.building.compilation import (
     NOT_PUBLISHED,
@@ -35,7 +36,7 @@ from builders.constants import NO_COMPILER_CACHE
 from builders.environments.layers import make_environment, make_layers
 from builders.learning.source import has_extensions
 from builders.machine import host
-from builders.recipes import apply_recipe, check_source
+from builders.recipes import check_source
 from builders.sources import obtain
 from builders.storage.files import sha256_of
 from builders.storage.io_errors import explain_index_errors
@@ -47,12 +48,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from builders.building.apply_recipe import AppliedRecipe
     from builders.building.inputs import Limits
     from builders.building.plan import Task
     from builders.building.provenance import Descriptor
     from builders.environments.layers import BuildEnvironment, Layers
     from builders.index import Index
-    from builders.recipes import AppliedRecipe
     from builders.sources import Source
     from resolver.reporter import Reporter
 

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.building import task as builds
+from builders.building.apply_recipe import apply_recipe
 from builders.building.compilation import build_view
 from builders.building.inputs import Limits
 from builders.building.plan import BuildHost, Task, local_build_host
@@ -23,7 +24,7 @@ from builders.containers.runtime import HostRuntime, View
 from builders.containers.sandbox import BUILD
 from builders.environments.layers import BuildEnvironment
 from builders.index import Index
-from builders.recipes import Program, apply_recipe
+from builders.recipes import Program
 from builders.storage.lease import exclusive_lock
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts.catalog import load, recipe_for

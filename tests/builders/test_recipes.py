@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from builders.building.apply_recipe import AppliedRecipe, apply_recipe
 from builders.recipes import (
-    AppliedRecipe,
     Program,
-    apply_recipe,
     check_source,
     choose_compilers,
     recipe_as_built,

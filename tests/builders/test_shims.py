@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from builders.recipes import Program, apply_recipe, compiler_shim, gpu_shims, wave_size
+from builders.building.apply_recipe import apply_recipe
+from builders.recipes import Program, compiler_shim, gpu_shims, wave_size
 from resolver.facts.catalog import load
 from tests.support.tasks import make_recipe, make_task
 

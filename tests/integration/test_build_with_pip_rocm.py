@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from builders.audit import read_torch
+from builders.building.apply_recipe import apply_recipe
 from builders.containers.runtime import HostRuntime, run_in
 from builders.environments.layers import Layers, make_environment, make_layers
 from builders.environments.python import TargetPython, find_python
 from builders.environments.wheelhouse import FetchOptions
 from builders.machine.host import running_python
-from builders.recipes import apply_recipe
 from resolver.reporter import SILENT
 from tests.rig import standin_rocm
 from tests.rig.rig import Rig
