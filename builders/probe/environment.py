@@ -437,8 +437,8 @@ def _gpus(reply: EnvironmentReply, lock: Resolution | None, *, need_gpu: bool) -
     frameworks = {"jax": reply.jax} if reply.jax else {}
     if "torch" in reply.installed or (lock.pick("torch") is not None if lock else not frameworks):
         frameworks["torch"] = reply.torch
-    finding = [f"{name} finds one" for name, framework in frameworks.items() if framework.gpus]
-    must = "--need-gpu is set" if need_gpu else "".join(finding[:1])
+    others = [f"{name} finds one" for name, framework in frameworks.items() if framework.gpus]
+    must = "--need-gpu is set" if need_gpu else "".join(others[:1])
     if not frameworks:
         message = (
             "GPU kernels are not judged: the environment has no torch and no JAX for GPUs, which run one."

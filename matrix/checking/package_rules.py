@@ -20,7 +20,7 @@ from matrix.checking.document import finding, released_with
 from matrix.checking.pip_line import PipLine, url_path
 from resolver.answers.resolve import resolve
 from resolver.compiling.names import replacement
-from resolver.errors import MatrixError
+from resolver.errors import MatrixError, NoVersionError
 from resolver.facts.catalog import applies
 from resolver.model import Conflict, Resolution
 from resolver.requirements import (
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from matrix.checking.document import Document, Entry, ExpectedTarget
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Package
+    from resolver.model import Requirement
 
 TORCH_FAMILY = ("torch", "torchvision", "torchaudio")
 _TORCH_INDEX = re.compile(r"download(?:-r2)?\.pytorch\.org/whl/(?:nightly/|test/)?(rocm[\d.]+|cpu|cu\d+)")
@@ -395,13 +396,7 @@ def check_known(document: Document, expected: ExpectedTarget) -> Iterator[Findin
 
     Neither indexes nor wheels are read; `unread` names what this leaves out.
     """
-    entries = {
-        entry.pip.name: entry
-        for entry in document.entries
-        if entry.pip.requirement is not None
-        and not entry.pip.location
-        and entry.pip.name not in expected.pins
-    }
+    entries = _entries_of_indexes(document, expected)
     for name, entry in entries.items():
         if row := expected.catalog.wrong_name.get(name):
             means = join_words(row.means)
@@ -410,6 +405,16 @@ def check_known(document: Document, expected: ExpectedTarget) -> Iterator[Findin
     if expected.backend == "rocm":
         yield from _check_cuda_extras(entries.values())
         yield from _check_fit(entries, expected)
+
+
+def _entries_of_indexes(document: Document, expected: ExpectedTarget) -> dict[str, Entry]:
+    return {
+        entry.pip.name: entry
+        for entry in document.entries
+        if entry.pip.requirement is not None
+        and not entry.pip.location
+        and entry.pip.name not in expected.pins
+    }
 
 
 def _check_cuda_extras(entries: Iterable[Entry]) -> Iterator[Finding]:
@@ -422,31 +427,9 @@ def _check_cuda_extras(entries: Iterable[Entry]) -> Iterator[Finding]:
 
 
 def _check_fit(entries: Mapping[str, Entry], expected: ExpectedTarget) -> Iterator[Finding]:
-    """Resolve what the catalog knows of the wheels in a file; a torch with a label is resolved with them."""
     catalog = expected.catalog
-    known = {}
-    for name, entry in entries.items():
-        requirement = entry.pip.requirement
-        is_known = _is_read(catalog, name) or (name == "torch" and entry.pip.local)
-        other = [
-            one
-            for one in (requirement.extras if requirement else ())
-            if one == "cpu" or _CUDA_EXTRA.search(one)
-        ]
-        if requirement and is_known and not requirement.marker and not other:
-            known[name] = parse_requirement(f"{name}{requirement.specifier}")
-    if not any(_is_read(catalog, name) for name in known):
-        return
-    requirements = tuple(known.values())
-    torch = entries["torch"].pip.pinned if "torch" in entries else ""
-    brings_rocm = torch in catalog.torch and catalog.torch[torch].pip_rocm
-    image = replace(expected.request, requirements=(parse_requirement("base-image"),))
-    try:
-        if not brings_rocm and not any(map(is_rocm_package, entries)):
-            offers = isinstance(resolve(catalog, image, None), Resolution)
-            requirements += image.requirements if offers else ()
-        answer = resolve(catalog, replace(image, requirements=requirements), None)
-    except MatrixError:  # the catalog does not have one of the versions
+    known, answer = _resolve_known(entries, expected)
+    if answer is None:
         return
     if isinstance(answer, Conflict):
         names = {f"you asked for {requirement.text}": name for name, requirement in known.items()}
@@ -467,6 +450,43 @@ def _check_fit(entries: Mapping[str, Entry], expected: ExpectedTarget) -> Iterat
             yield finding("cpu-only", entries[name], message, fix=fix)
 
 
+def _resolve_known(
+    entries: Mapping[str, Entry], expected: ExpectedTarget
+) -> tuple[dict[str, Requirement], Resolution | Conflict | None]:
+    """Resolve what the catalog knows of the wheels in a file; a torch with a label is resolved with them.
+
+    Return also the requirements that were resolved, by name. Releases that the catalog does not have are left
+    out, and so are requirements with a marker or with an extra for the CPU or CUDA.
+    """
+    catalog = expected.catalog
+    known = {
+        name: parse_requirement(f"{name}{entry.pip.requirement.specifier}")
+        for name, entry in entries.items()
+        if _is_read(catalog, name) or (name == "torch" and entry.pip.local)
+        if entry.pip.requirement and not entry.pip.requirement.marker and not _other_backend(entry)
+    }
+    torch = entries["torch"].pip.pinned if "torch" in entries else ""
+    brings_rocm = torch in catalog.torch and catalog.torch[torch].pip_rocm
+    image = replace(expected.request, requirements=(parse_requirement("base-image"),))
+    platform: tuple[Requirement, ...] = ()
+    while any(_is_read(catalog, name) for name in known):
+        try:
+            if not platform and not brings_rocm and not any(map(is_rocm_package, entries)):
+                platform = image.requirements if isinstance(resolve(catalog, image, None), Resolution) else ()
+            return known, resolve(catalog, replace(image, requirements=(*known.values(), *platform)), None)
+        except NoVersionError as error:
+            if known.pop(error.name, None) is None:
+                return {}, None
+        except MatrixError:
+            return {}, None
+    return {}, None
+
+
+def _other_backend(entry: Entry) -> list[str]:
+    extras = entry.pip.requirement.extras if entry.pip.requirement else ()
+    return sorted(one for one in extras if one == "cpu" or _CUDA_EXTRA.search(one))
+
+
 def _is_read(catalog: Catalog, name: str) -> bool:
     """Return whether the catalog has facts about the wheels of a distribution that is not compiled here."""
     return (
@@ -482,16 +502,24 @@ def _is_for_rocm(catalog: Catalog, name: str) -> bool:
 
 
 def unread(document: Document, expected: ExpectedTarget) -> list[str]:
-    """Return the distributions of a file for AMD GPUs of which the catalog knows nothing."""
+    """Return the distributions of a file for AMD GPUs whose release the catalog does not know."""
+    if expected.backend != "rocm":
+        return []
     catalog = expected.catalog
+    entries = _entries_of_indexes(document, expected)
+    judged, _ = _resolve_known(entries, expected)
+    unjudged = {
+        name
+        for name, entry in entries.items()
+        if _is_read(catalog, name) and name not in judged and not _other_backend(entry)
+    }
     names = [entry.pip.name for entry in document.entries if entry.pip.requirement is not None]
-    known = {*catalog.package, *catalog.wrong_name, *TORCH_FAMILY, *TRITON_NAMES, *expected.pins}
+    known = {*catalog.package, *catalog.wrong_name, *TORCH_FAMILY, *TRITON_NAMES, *expected.pins} - unjudged
     return [
         name
         for name in dict.fromkeys(names)
-        if expected.backend == "rocm"
-        and name not in known
-        and not is_rocm_package(name)
+        if name not in known
+        and (name in unjudged or not is_rocm_package(name))
         and not replacement(catalog, name)
         and not is_for_cuda(name)
     ]

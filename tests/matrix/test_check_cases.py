@@ -121,3 +121,15 @@ def test_what_the_catalog_does_not_know_is_named(capsys: Capture) -> None:
     assert "Not looked at: the wheels of xgboost" in capsys.readouterr().err
     main(["check", "env.yml", "--no-preflight", "--site", "lumi-c", "--format", "json"])
     assert json.loads(capsys.readouterr().out)["unread"] == []
+
+
+@pytest.mark.parametrize(
+    "line", ["tensorflow-rocm==2.9.1", "jax-rocm7-plugin==99", "tensorflow-rocm; python_version < '4'"]
+)
+def test_what_cannot_be_resolved_is_named_and_hides_nothing(line: str, capsys: Capture) -> None:
+    """A release that the catalog does not have, or a marker, beside a release that cannot work."""
+    Path("lines.txt").write_text(f"jax==0.4.34\n{line}\n")
+    main(["check", "lines.txt", "--no-preflight", "--site", "lumi-g", "--format", "json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["unread"] == [re.split("[=;]", line)[0]]
+    assert [(one["id"], one["evidence"]["line"]) for one in answer["findings"]] == [("does-not-fit", 1)]
