@@ -21,8 +21,8 @@ from builders.probe.ask import user_packages
 from builders.storage.files import make_directories, write_atomic
 from matrix.api import package_indexes, resolve_settings, write_lock
 from matrix.checking.check import check
-from matrix.checking.document import expect_request
 from matrix.checking.package_rules import TORCH_FAMILY
+from matrix.checking.target import expect_request
 from matrix.command_line.options import (
     add_format,
     add_index_access,
@@ -52,7 +52,7 @@ from resolver.versions import join_words
 if TYPE_CHECKING:
     import argparse
 
-    from matrix.checking.document import Consumer
+    from matrix.checking.target import Consumer
     from matrix.command_line.context import Context
     from matrix.input.environment_file import DescribedEnvironment
     from matrix.show.console import Console

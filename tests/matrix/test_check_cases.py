@@ -16,8 +16,9 @@ import pytest
 from msgspec.structs import replace
 
 from matrix.checking.check import check
-from matrix.checking.document import RULES, expect_request, read_requirements
+from matrix.checking.target import expect_request
 from matrix.cli import main
+from matrix.reading.requirements import RULES, read_requirements
 from resolver.answers.resolve import resolve
 from resolver.facts.catalog import load
 from resolver.model import Conflict

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.checking.check import check, fixed, read_document
-from matrix.checking.document import ExpectedTarget, expect_request, fixable, read_requirements
+from matrix.checking.target import ExpectedTarget, expect_request
+from matrix.reading.requirements import fixable, read_requirements
 from resolver.errors import UsageError
 from resolver.facts.catalog import load
 from resolver.model import Request, Target
