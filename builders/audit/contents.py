@@ -152,7 +152,7 @@ def loaded_variants(contents: Contents, expected: Expected) -> Contents:
     torch = expected.torch
     rocm = torch.rocm if torch else ""
     is_rocm = bool(rocm or expected.architectures)
-    foreign = OTHER_BACKENDS
+    foreign: tuple[str, ...] = OTHER_BACKENDS
     if torch and torch.version and not is_rocm:
         foreign = (*foreign, *ROCM_LIBRARIES)
     linked = {name for item in contents.objects for name in item.needed}
