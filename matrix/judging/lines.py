@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
     from builders.findings import Finding
-    from matrix.checking.target import ExpectedTarget
+    from matrix.judging.target import ExpectedTarget
     from matrix.reading.requirements import Document, Entry
 
 _VARIABLE = re.compile(r"\$(?!\{[A-Z0-9_]+\})(\{?\w+\}?)")
