@@ -34,7 +34,6 @@ def resolve(
     rocm: str | None = None,
     python: str | None = None,
     base_image: str | None = None,
-    support: Literal["documented", "observed", "any"] = "any",
     prefer: Literal["advised", "newest", "proven", "oldest"] = "advised",
     catalog: str | Path | Sequence[str | Path] = (),
 ) -> Resolution | Conflict:
@@ -98,7 +97,6 @@ def resolve(
         rocm=rocm,
         python=python,
         base_image=base_image,
-        support=support,
         prefer=prefer,
         catalog=[str(catalog)] if isinstance(catalog, (str, Path)) else list(map(str, catalog)),
     )

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["platform", "distribution"]
 Origin = Literal["published", "build", "base-image", "site", "request", "default", "preinstalled"]
-Support = Literal["documented", "observed", "any"]
 Prefer = Literal["advised", "newest", "proven", "oldest"]
 Verdict = Literal["supported", "at-own-risk"]
 
@@ -35,7 +34,6 @@ EARLY_PYTHON = len(_FIRST)
 _REQUESTED, _PYTHON, _OTHERS = (len(_FIRST) + number for number in (1, 2, 3))
 
 STATUS_RANK = {"documented": 2, "observed": 1, "inferred": 0}
-SUPPORT_FLOOR = {"documented": 2, "observed": 1, "any": 0}
 
 
 def layer(name: str, requested: Collection[str] = ()) -> tuple[int, str]:
@@ -192,7 +190,6 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits on distributions that other requirements add (``pip install -c``)."""
     overrides: tuple[Requirement, ...] = ()
     """Requirements that replace all others on the same distribution (``uv pip compile --override``)."""
-    support: Support = "any"
     prefer: Prefer = "advised"
     """``advised``: the site's advice, then the newest."""
     site_file: str = ""
@@ -206,8 +203,6 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All files of facts that were read over the shipped ones, weakest first."""
     no_network_plugin: bool = False
     """Whether RCCL's network plugin is left out: the user said so, or installs outside of the base image."""
-    no_content_check: bool = False
-    """Whether releases are chosen without a look at the content of their wheels."""
     excluded: tuple[ExcludedFile, ...] = ()
     """Files that do not fit, as a complete reading after an earlier resolution has shown."""
     dated: bool = False

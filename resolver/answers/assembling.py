@@ -84,7 +84,7 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
             *resolution.warnings,
             *ignored,
             *_warnings(answer),
-            *_contents(added, answer),
+            *_contents(added),
             *_confusions(distributions, answer),
             *near_names(answer.catalog, _only_requested(answer, required_by), answer.world.asked.keys()),
         ),
@@ -107,9 +107,7 @@ def _exclusions(request: Request) -> Iterator[str]:
         )
 
 
-def _contents(picks: Sequence[Distribution], answer: Answer) -> Iterator[str]:
-    if answer.request.target.backend == "rocm" and answer.request.no_content_check:
-        yield "What the wheels contain was not checked, so they may need CUDA or another ROCm."
+def _contents(picks: Sequence[Distribution]) -> Iterator[str]:
     unknown: dict[str, list[str]] = {}
     for pick in picks:
         if pick.content and pick.content.state == "not-judged":

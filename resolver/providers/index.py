@@ -40,7 +40,6 @@ class IndexProvider:
         self._metadata: dict[str, Metadata] = {}
         """By the URL of a file, so that the confirmation reads nothing again."""
         self._catalog = catalog
-        self._allow_dynamic = request.support == "any"
         self._installed = installed_versions(catalog, request)
         stated = (*request.requirements, *request.constraints, *request.overrides)
         self._direct = by_name(requirement for requirement in stated if requirement.url)
@@ -63,14 +62,14 @@ class IndexProvider:
             return same or [InstalledFiles(installed)]
         return project.releases if project else None
 
-    def requirements(self, files: Sequence[File], *, is_built: bool = False) -> Metadata | None:
+    def requirements(self, files: Sequence[File]) -> Metadata | None:
         """Return the metadata of a release; None if it cannot be read without running code.
 
-        The first file is the best. For a release to build, metadata that a build may change is enough.
+        The first file is the best. Metadata that a build may change is enough.
         """
         known = next((self._metadata[file.url] for file in files if file.url in self._metadata), None)
         if known is None:
-            known = self.indexes.metadata(files, allow_dynamic=is_built or self._allow_dynamic)
+            known = self.indexes.metadata(files)
             if known is not None:
                 self._metadata |= dict.fromkeys((file.url for file in files), known)
         return known

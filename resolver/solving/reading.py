@@ -72,7 +72,6 @@ class Requirements(Part):
             world.index.indexes,
             self.request.target.date,
             self._is_decided,
-            allow_dynamic=self.request.support == "any",
         )
 
     def add_requests(self) -> None:
@@ -361,7 +360,7 @@ class Requirements(Part):
         """Return the metadata of a distribution of the catalog; None, with the reason, if it is unknown."""
         is_built = candidate.origin == "build"
         try:
-            metadata = self.index.requirements(files, is_built=is_built)
+            metadata = self.index.requirements(files)
         except SourceError as error:
             self.unread[number, mask] = error.message
             return None

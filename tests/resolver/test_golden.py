@@ -11,7 +11,7 @@ import pytest
 from resolver.answers.proven import judge
 from resolver.answers.resolve import resolve
 from resolver.facts.catalog import Catalog
-from resolver.model import Conflict, Distribution, Prefer, Request, Resolution, Support
+from resolver.model import Conflict, Distribution, Prefer, Request, Resolution
 from resolver.versions import allows
 from tests.resolver.solve_helpers import ask
 
@@ -26,7 +26,6 @@ class Case(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
     expect: str
     source: str = ""
     """Where the set was run."""
-    support: Support = "any"
     prefer: Prefer = "advised"
     gfx: list[str] | None = None
     driver: str | None = None
@@ -71,7 +70,6 @@ def test_catalog_gives_expected_answer(path: Path, catalog: Catalog) -> None:
         python=case.python,
         glibc=case.glibc,
         base_image=case.base_image,
-        support=case.support,
         prefer=case.prefer,
     )
     answer = resolve(catalog, request)
