@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.diagnosis import diagnose, diagnosis_text
+from builders.diagnosis import diagnosis_text, read_log
 from builders.diagnosis.doctor import check_machine
 from builders.machine.host import driver_version
 from matrix import __version__
@@ -144,5 +144,5 @@ def _parts(context: Context, included: Sequence[Path]) -> Iterator[tuple[str, st
         if len(text) > 2 * _LONGEST:
             text = f"{text[:_LONGEST]}\n... ({len(text) - 2 * _LONGEST} characters) ...\n{text[-_LONGEST:]}"
         yield path.name, text
-        if known := diagnosis_text(diagnose(path)):
+        if known := diagnosis_text(read_log(path).findings):
             yield f"known failures in {path.name}", known
