@@ -199,3 +199,18 @@ def test_architecture_describes_every_folder_by_its_modules(package: str, headin
         ]
         assert not missing, f"{folder}: {missing}"
     assert folders - {""} == {path.parent.name for path in root.glob("*/__init__.py")}
+
+
+def test_needs_name_commands_and_tests_that_exist(flags: dict[str, set[str]]) -> None:
+    page = (PROJECT / "docs" / "development" / "needs.md").read_text()
+    rows = [re.split(r" (?<!\\)\| ", line) for line in page.splitlines() if "tests/" in line]
+    cell = re.compile(r"(`tests/[\w/]+\.py::test_\w+`(, )?)+ \|")
+    assert [row[0] for row in rows if not cell.fullmatch(row[2])] == []
+    proofs = set(re.findall(r"(tests/[\w/]+\.py)::(test_\w+)", page))
+    missing = {
+        f"{file}::{name}"
+        for file, name in proofs
+        if not re.search(rf"^def {name}\(", (PROJECT / file).read_text(), re.MULTILINE)
+    }
+    assert missing == set()
+    assert set(re.findall(r"`matrix ([a-z-]+)", page)) - set(flags) == set()

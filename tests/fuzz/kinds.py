@@ -35,12 +35,13 @@ from builders.index_client import metadata, pages
 from builders.scheduling.slurm import Slurm
 from builders.sources.source import unpack_sdist
 from builders.wheels.wheel import DamagedError
-from matrix.checking.check import check, fixed, read_document
-from matrix.checking.document import Document, ExpectedTarget, expect_request
 from matrix.commands.plan import github_workflow, gitlab_pipeline
 from matrix.input.environment_formats import read_pylock
 from matrix.input.inputs import read_inputs
 from matrix.input.settings import read_settings
+from matrix.judging.corrections import check, fixed, read_document
+from matrix.judging.target import ExpectedTarget, expect_request
+from matrix.reading.requirements import Document
 from resolver.answers.resolve import resolve
 from resolver.errors import MatrixError
 from resolver.facts.catalog import load, load_uncached

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from packaging.requirements import Requirement
 
 from builders.constants import MOUNT_POINT, MOUNTED_INDEX
-from matrix.checking.document import finding
-from matrix.checking.pip_line import (
+from matrix.reading.pip_line import (
     INDEX_OPTIONS,
     ISOLATION_VARIABLE,
     REQUIREMENT_OPTIONS,
@@ -19,6 +18,7 @@ from matrix.checking.pip_line import (
     is_location,
     parse_requirement,
 )
+from matrix.reading.requirements import finding
 from resolver.compiling.names import replacement
 from resolver.versions import bounds_cross, is_version, parse_specifier
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
     from builders.findings import Finding
-    from matrix.checking.document import Document, Entry, ExpectedTarget
+    from matrix.judging.target import ExpectedTarget
+    from matrix.reading.requirements import Document, Entry
 
 _VARIABLE = re.compile(r"\$(?!\{[A-Z0-9_]+\})(\{?\w+\}?)")
 _ONE_EQUALS_SIGN = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?)\s*=\s*(?P<version>\d[\w.+!-]*)")

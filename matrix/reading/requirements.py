@@ -1,35 +1,28 @@
-"""The checked file, the kinds of its findings, and the target that it is checked against.
+"""Read requirements and constraints files for pip, and correct them line by line.
 
-Requirements files are corrected line by line; `conda_document` has the other kind of file. The target is a
-site on a day, a base image, or a lock.
+`conda_file` has the other kind of file that is corrected.
 """
 
 from __future__ import annotations
 
 import re
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from builders.constants import INDEX_DIRECTORY
 from builders.findings import SEVERITIES, Finding, Severity
-from resolver.compiling.problem_builder import check_target, window_of
 from resolver.errors import UsageError
 from resolver.texts import read_text
-from resolver.versions import join_words, minor, sort_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from ruamel.yaml.comments import CommentedSeq
 
-    from matrix.checking.pip_line import PipLine
-    from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import Torch
-    from resolver.model import Request, Resolution
+    from matrix.reading.pip_line import PipLine
 
 
 LARGEST = 2**20
@@ -110,10 +103,6 @@ RULES: dict[str, Severity] = {
 }
 """The severity of every kind of finding by its id, in the order of docs/reference/checking.md."""
 
-Consumer = Literal["cotainr", "tykky", "pip"]
-CONSUMERS: tuple[Consumer, ...] = ("cotainr", "tykky", "pip")
-Fit = Literal["fits", "old", "wrong"]
-
 
 def finding_at(
     rule: str,
@@ -167,7 +156,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def pip(self) -> PipLine:
         """The entry as pip reads it."""
-        from matrix.checking.pip_line import PipLine
+        from matrix.reading.pip_line import PipLine
 
         return PipLine(self.text)
 
@@ -283,118 +272,3 @@ def read_requirements(text: str, name: str) -> Document:
             alone = following == number + 1 and code in lines[number - 1]
             entries.append(Entry(line=number, text=code, editable=alone))
     return Document(name=name, lines=lines, entries=entries)
-
-
-class ExpectedTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The versions that a file may contain."""
-
-    catalog: Catalog
-    request: Request
-    """A request with this target, or that of the lock."""
-    consumer: Consumer
-    backend: str
-    rocm: tuple[str, ...] = ()
-    """ROCm releases (major.minor) that fit, oldest first; empty if that is unknown."""
-    exact: bool = False
-    """Whether `rocm` is the exact ROCm of an image or a lock, rather than all releases a driver supports."""
-    because: str = ""
-    """Why these releases fit, as a clause."""
-    against: str = ""
-    """The target in a few words."""
-    gfx: tuple[str, ...] = ()
-    pins: Mapping[str, str] = {}
-    """Exact versions of the lock by name."""
-    python: str = ""
-    """CPython minor version of the lock."""
-    glibc: str = ""
-    """glibc of the base image; empty if there is no base image or its glibc is unknown."""
-    index: Path = INDEX_DIRECTORY
-    """The local index, whose URL in the container is ``file:///mnt/simple``."""
-
-    def fit(self, rocm: str) -> Fit:
-        """Return whether a ROCm release fits; a release older than the driver supports may run."""
-        if not self.rocm or rocm in self.rocm:
-            return "fits"
-        return "old" if not self.exact and sort_key(rocm) < sort_key(self.rocm[0]) else "wrong"
-
-    def published(self, name: str, public: str) -> list[Torch]:
-        """Return the torch wheels with which a version of torch, torchvision or torchaudio was released."""
-        rows = self.catalog.torch.values()
-        return [row for row in rows if released_with(row, name).partition("+")[0] == public]
-
-    def fitting(self, name: str, public: str) -> list[Torch]:
-        """Return those of `published` that fit: builds with a ROCm label first, then the newest ROCm."""
-        rows = self.published(name, public)
-        if self.backend == "cpu":
-            return [row for row in rows if row.backend == "cpu"]
-        fitting = [row for row in rows if row.rocm and self.fit(minor(row.rocm)) == "fits"]
-        return sorted(fitting, key=lambda row: ("+rocm" in row.version, sort_key(row.rocm)), reverse=True)
-
-
-def released_with(row: Torch, name: str) -> str:
-    """Return the version, with label, of torch, torchvision or torchaudio in the release of a torch."""
-    return {"torch": row.version, "torchvision": row.torchvision, "torchaudio": row.torchaudio}[name]
-
-
-def expect_request(
-    request: Request, catalog: Catalog, consumer: Consumer, index: Path = INDEX_DIRECTORY
-) -> ExpectedTarget:
-    """Return the versions that fit a target."""
-    target = request.target
-    check_target(catalog, target)
-    rocm, exact, because = _supported_rocm(request, catalog)
-    image = catalog.image.get(target.base_image or "")
-    against = f"{target.site} on {target.date}" + (f", {target.base_image}" if target.base_image else "")
-    return ExpectedTarget(
-        catalog=catalog,
-        request=request,
-        consumer=consumer,
-        backend=target.backend,
-        rocm=rocm,
-        exact=exact,
-        because=because,
-        against=against,
-        gfx=target.gfx,
-        glibc=image.glibc if image else "",
-        index=index,
-    )
-
-
-def _supported_rocm(request: Request, catalog: Catalog) -> tuple[tuple[str, ...], bool, str]:
-    target = request.target
-    if target.backend == "cpu":
-        return (), False, ""
-    image = catalog.image.get(target.base_image or "")
-    if image is not None and image.rocm:
-        return (minor(image.rocm),), True, f"the base image {image.name} has ROCm {image.rocm}"
-    window = window_of(catalog, request)
-    driver = target.driver or (window.driver if window else "")
-    row = catalog.driver.get(driver)
-    if row is None:
-        return (), False, ""
-    releases = tuple(sorted(row.supports, key=sort_key))
-    owner = f"{target.site} on {target.date} has" if window else "you named"
-    supported = join_words(releases, joiner="and")
-    return releases, False, f"{owner} kernel driver {driver}, which supports ROCm {supported}"
-
-
-def expect_lock(
-    lock: Resolution, name: str, catalog: Catalog, consumer: Consumer, index: Path = INDEX_DIRECTORY
-) -> ExpectedTarget:
-    """Return the versions that fit a lock: exactly its own."""
-    rocm, image = lock.version_of("rocm"), catalog.image.get(lock.version_of("base-image"))
-    return ExpectedTarget(
-        catalog=catalog,
-        request=lock.request,
-        consumer=consumer,
-        backend=lock.target.backend,
-        rocm=(minor(rocm),) if rocm else (),
-        exact=True,
-        because=f"{name} has ROCm {rocm}" if rocm else "",
-        against=f"{name} (for {lock.target.site} on {lock.target.date})",
-        gfx=lock.target.gfx,
-        pins={pick.name: pick.pinned for pick in lock.distributions if pick.origin != "preinstalled"},
-        python=lock.version_of("python"),
-        glibc=image.glibc if image else "",
-        index=index,
-    )

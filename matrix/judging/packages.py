@@ -16,8 +16,9 @@ from builders.constants import MOUNTED_INDEX
 from builders.index import Index
 from builders.machine.host import glibc_version, missing_python
 from builders.network.urls import public_index
-from matrix.checking.document import finding, released_with
-from matrix.checking.pip_line import PipLine, url_path
+from matrix.judging.target import released_with
+from matrix.reading.pip_line import PipLine, url_path
+from matrix.reading.requirements import finding
 from resolver.answers.resolve import resolve
 from resolver.compiling.names import replacement
 from resolver.errors import MatrixError, NoVersionError
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from builders.findings import Finding
-    from matrix.checking.document import Document, Entry, ExpectedTarget
+    from matrix.judging.target import ExpectedTarget
+    from matrix.reading.requirements import Document, Entry
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Package
     from resolver.model import Requirement

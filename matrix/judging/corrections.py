@@ -6,22 +6,23 @@ import difflib
 import re
 from typing import TYPE_CHECKING
 
-from matrix.checking.document import fixable, in_order, read_requirements
-from matrix.checking.line_rules import check_conda, check_lines, check_paths
-from matrix.checking.package_rules import (
+from matrix.judging.lines import check_conda, check_lines, check_paths
+from matrix.judging.packages import (
     check_extensions,
     check_indexes,
     check_known,
     check_names,
     check_torch,
 )
+from matrix.reading.requirements import fixable, in_order, read_requirements
 from matrix.show.render import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from builders.findings import Finding
-    from matrix.checking.document import Document, ExpectedTarget
+    from matrix.judging.target import ExpectedTarget
+    from matrix.reading.requirements import Document
 
 _CHECKS = (
     check_lines,
@@ -50,7 +51,7 @@ def read_document(text: str, name: str) -> Document:
     conda = ending in {"yml", "yaml"} or (ending not in {"txt", "in"} and _CONDA_KEY.search(text) is not None)
     if not conda:
         return read_requirements(text, name)
-    from matrix.checking.conda_document import read_conda
+    from matrix.reading.conda_file import read_conda
 
     return read_conda(text, name)
 

@@ -20,8 +20,8 @@ from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from matrix.checking.document import HINT, LARGEST, Document, Entry, Kind, finding_at
-from matrix.checking.pip_line import ISOLATION_VARIABLE
+from matrix.reading.pip_line import ISOLATION_VARIABLE
+from matrix.reading.requirements import HINT, LARGEST, Document, Entry, Kind, finding_at
 from resolver.errors import UsageError
 from resolver.versions import shorten
 
