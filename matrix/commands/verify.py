@@ -219,9 +219,7 @@ def _all_reduce(context: Context) -> list[Finding]:
     script = folder.root / "job.sh"
     script.write_text(script_for_check(installation, environment), encoding="utf-8")
     lock = installation.lock
-    known = DiagnosisContext(
-        torch=lock.version_of("torch"), rocm=lock.version_of("rocm"), backend=lock.target.backend
-    )
+    known = DiagnosisContext(kind="run", torch=lock.version_of("torch"), backend=lock.target.backend)
     return all_reduce(
         script,
         [python, "-c", all_reduce_for_check(job_of(installation))],
