@@ -29,11 +29,12 @@ from builders.machine.host import running_python
 from builders.machine.process import output_of, run
 from builders.storage.files import write_atomic
 from builders.storage.lease import TemporaryDirectory
-from matrix.checking.check import check, difference, fixed, read_document, summary
-from matrix.checking.document import CONSUMERS, Consumer, Kind, expect_lock, expect_request, read_file
-from matrix.checking.package_rules import TORCH_FAMILY, unread
-from matrix.checking.pip_line import url_path
 from matrix.command_line.options import add_format, add_site_options
+from matrix.judging.corrections import check, difference, fixed, read_document, summary
+from matrix.judging.packages import TORCH_FAMILY, unread
+from matrix.judging.target import CONSUMERS, Consumer, expect_lock, expect_request
+from matrix.reading.pip_line import url_path
+from matrix.reading.requirements import Kind, read_file
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import findings_text
 from resolver.environment import NEWEST_PATCH, platform_tags
@@ -44,8 +45,9 @@ from resolver.versions import is_version, join_words, shorten
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from matrix.checking.document import Document, Entry, ExpectedTarget
     from matrix.command_line.context import Context
+    from matrix.judging.target import ExpectedTarget
+    from matrix.reading.requirements import Document, Entry
     from matrix.show.console import Console
 
 

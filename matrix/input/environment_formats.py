@@ -22,7 +22,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 
 from builders.containers.image import find_image, is_local
 from builders.containers.inspection import inspect_image
-from matrix.checking.document import Entry
+from matrix.reading.requirements import Entry
 from resolver.errors import UsageError
 from resolver.model import IMAGE, Preinstalled
 from resolver.texts import check_texts, is_url, printable, read_text

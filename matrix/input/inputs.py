@@ -1,6 +1,6 @@
 """The requirements that a user states: on the command line, in ``matrix.toml`` and in files.
 
-`matrix.checking` parses files; importing it takes longer than most resolutions. If pip would use a line that
+`matrix.judging` parses files; importing it takes longer than most resolutions. If pip would use a line that
 `matrix` does not, an error or a warning names it.
 """
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from builders.network.urls import PackageSources
-    from matrix.checking.document import Document, Entry
     from matrix.input.settings import Settings
+    from matrix.reading.requirements import Document, Entry
 
 Kind = Literal["requirements", "constraints", "overrides"]
 _MOST_NESTED = 50
@@ -90,7 +90,7 @@ class Inputs(msgspec.Struct, kw_only=True):
         for text in texts:
             _reject_file(text)
             if _SPECIAL.search(text.strip()):
-                from matrix.checking.document import read_requirements
+                from matrix.reading.requirements import read_requirements
 
                 self._add_document(read_requirements(text, ""), kind, _Source())
             else:
@@ -99,7 +99,7 @@ class Inputs(msgspec.Struct, kw_only=True):
             self._add_file(file, kind, _Source())
 
     def _add_file(self, name: str, kind: Kind, parent: _Source) -> None:
-        from matrix.checking.document import read_requirements
+        from matrix.reading.requirements import read_requirements
 
         if "://" in name:
             msg = f"{shorten(name)!r} is a URL, but matrix reads requirements files only from this machine."
@@ -158,9 +158,9 @@ class Inputs(msgspec.Struct, kw_only=True):
 
     def add_environment(self, path: Path) -> None:
         """Add the pip section of a conda environment file, and its Python."""
-        from matrix.checking.conda_document import read_conda
-        from matrix.checking.document import read_file
-        from matrix.checking.line_rules import conda_name, is_pip_line
+        from matrix.judging.lines import conda_name, is_pip_line
+        from matrix.reading.conda_file import read_conda
+        from matrix.reading.requirements import read_file
 
         document = read_conda(read_file(path), str(path))
         source = _Source(str(path), directory=str(path.parent), chain=(os.path.realpath(path),))
@@ -290,7 +290,7 @@ class Inputs(msgspec.Struct, kw_only=True):
             self.index_url = url
 
     def _add_requirement(self, text: str, kind: Kind, source: _Source, *, editable: bool = False) -> None:
-        from matrix.checking.pip_line import parse_line
+        from matrix.reading.pip_line import parse_line
 
         try:
             requirement = parse_line(text, source.directory, editable=editable)
@@ -391,7 +391,7 @@ def _plain_requirement(text: str) -> Requirement | None:
 
 
 def _check_form(entry: Entry, source: _Source) -> None:
-    from matrix.checking.line_rules import check_line
+    from matrix.judging.lines import check_line
 
     for finding in check_line(entry):
         corrected = [text for text in finding.evidence["corrected"] if not text.startswith("#")]

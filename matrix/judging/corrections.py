@@ -1,0 +1,96 @@
+"""Read a file, apply all rules to it, and correct it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING
+
+from matrix.judging.lines import check_conda, check_lines, check_paths
+from matrix.judging.packages import (
+    check_extensions,
+    check_indexes,
+    check_known,
+    check_names,
+    check_torch,
+)
+from matrix.reading.requirements import fixable, in_order, read_requirements
+from matrix.show.render import count_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from builders.findings import Finding
+    from matrix.judging.target import ExpectedTarget
+    from matrix.reading.requirements import Document
+
+_CHECKS = (
+    check_lines,
+    check_paths,
+    check_indexes,
+    check_torch,
+    check_names,
+    check_extensions,
+    check_known,
+    check_conda,
+)
+_CONDA_KEY = re.compile(r"(?m)^(dependencies|channels)\s*:")
+_MOST_ROUNDS = 50
+"""Limit for corrections one after another; real files need far fewer."""
+
+
+def read_document(text: str, name: str) -> Document:
+    """Parse a file of either kind. Its name determines the kind, or else its content.
+
+    Examples
+    --------
+    >>> read_document("torch==2.9.1", "requirements.txt").kind
+    'requirements'
+    """
+    ending = name.rpartition(".")[2].lower()
+    conda = ending in {"yml", "yaml"} or (ending not in {"txt", "in"} and _CONDA_KEY.search(text) is not None)
+    if not conda:
+        return read_requirements(text, name)
+    from matrix.reading.conda_file import read_conda
+
+    return read_conda(text, name)
+
+
+def check(document: Document, expected: ExpectedTarget) -> list[Finding]:
+    """Return the findings in a file, ordered by line."""
+    findings = [finding for rule in _CHECKS for finding in rule(document, expected)]
+    return in_order([*document.findings, *findings], document.name)
+
+
+def fixed(text: str, name: str, expected: ExpectedTarget) -> str:
+    """Return a file with every correction that is certain; one can make another possible."""
+    for _ in range(_MOST_ROUNDS):
+        document = read_document(text, name)
+        # Lines that conda cannot read hide others, so they come first.
+        findings = fixable(document.findings) or fixable(check(document, expected))
+        new = document.corrected(findings) if findings else text
+        if new == text:
+            break
+        text = new
+    return text
+
+
+def difference(old: str, new: str, name: str) -> str:
+    """Return a unified diff."""
+    before, after = ([f"{line}\n" for line in text.removesuffix("\n").split("\n")] for text in (old, new))
+    return "".join(difflib.unified_diff(before, after, name, f"{name} (corrected)", n=1)).rstrip("\n")
+
+
+def summary(findings: Sequence[Finding], against: str, *, rejected: bool = False) -> str:
+    """Return the result in a sentence.
+
+    Examples
+    --------
+    >>> summary([], "lumi-g on 2026-02-25")
+    'No problems found. Checked against lumi-g on 2026-02-25.'
+    """
+    text = count_text(findings) if findings else "" if rejected else "No problems found"
+    text = ", ".join(filter(None, [text, "pip rejects it" if rejected else ""]))
+    certain = len(fixable(findings))
+    text += f"; --fix corrects {certain}" if certain else ""
+    return f"{text}. Checked against {against}."

@@ -1,0 +1,711 @@
+"""Rules about packages: where pip takes torch and the extensions from, and which build it installs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from msgspec.structs import replace
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from builders.audit.platform_tags import too_new_glibc
+from builders.constants import MOUNTED_INDEX
+from builders.index import Index
+from builders.machine.host import glibc_version, missing_python
+from builders.network.urls import public_index
+from matrix.judging.target import released_with
+from matrix.reading.pip_line import PipLine, url_path
+from matrix.reading.requirements import finding
+from resolver.answers.resolve import resolve
+from resolver.compiling.names import replacement
+from resolver.errors import MatrixError, NoVersionError
+from resolver.facts.catalog import applies
+from resolver.model import Conflict, Resolution
+from resolver.requirements import (
+    TRITON_NAMES,
+    is_for_cuda,
+    is_rocm_package,
+    parse_requirement,
+    required_name,
+)
+from resolver.versions import is_version, join_words, minor, satisfies, sort_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from builders.findings import Finding
+    from matrix.judging.target import ExpectedTarget
+    from matrix.reading.requirements import Document, Entry
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Package
+    from resolver.model import Requirement
+
+TORCH_FAMILY = ("torch", "torchvision", "torchaudio")
+_TORCH_INDEX = re.compile(r"download(?:-r2)?\.pytorch\.org/whl/(?:nightly/|test/)?(rocm[\d.]+|cpu|cu\d+)")
+_ROCM_LABEL = re.compile(r"rocm(\d+\.\d+)")
+_TORCH_LABEL = re.compile(r"torch(\d+(?:\.\d+)*)")
+_GFX_LABEL = re.compile(r"gfx[0-9a-f]+")
+_CUDA_LABEL = re.compile(r"(?:^|[a-z0-9.]*?[0-9.])(cu\d{2,3})(?!\d)")
+"""In a label: ``cu128``, ``pt21cu121`` (PyG) or ``torch2.4.cu12``, but not ``cpu``."""
+_SWITCH = re.compile(r"(^|_)(HIP|ROCM|USE|FORCE|WITH)(_|$)")
+"""In the name of a variable that chooses what a build is for."""
+_CUPY_ROCM = re.compile(r"cupy-rocm-(\d+)-(\d+)")
+_RESOLVE = "`matrix resolve torch` for the same site or base image lists versions that fit."
+_BUILD = "Build a wheel with `matrix build-wheels` and pin it with its label."
+_ROCM_INDEX = "ROCm's pip packages are on AMD's indexes. `matrix env` writes a file with the right one."
+_BOOTSTRAP = "rocm-bootstrap"
+"""The only pip package of ROCm that PyPI has, too."""
+_HASH = "Add its hash: `matrix env --hashes` writes such a file from a lock."
+_CUDA_EXTRA = re.compile(r"(?:^|[-_])cuda", re.IGNORECASE)
+_EXPLAIN = "`matrix resolve` with these requirements names the sources, and requests that fit."
+_PIN = "Pin the exact version with its label. `matrix env --for cotainr` writes such a file from a lock."
+
+
+def torch_index(url: str) -> str:
+    """Return the platform of one of PyTorch's indexes; empty for any other index.
+
+    Examples
+    --------
+    >>> torch_index("https://download.pytorch.org/whl/rocm6.4"), torch_index("file:///mnt/simple")
+    ('rocm6.4', '')
+    """
+    kind = _TORCH_INDEX.search(url)
+    return kind[1].rstrip(".") if kind else ""
+
+
+def cuda_of(label: str) -> str:
+    """Return the CUDA release that a local label names, as the label writes it; empty if it names none.
+
+    Examples
+    --------
+    >>> cuda_of("cu128"), cuda_of("pt21cu121"), cuda_of("rocm6.4"), cuda_of("cpu")
+    ('cu128', 'cu121', '', '')
+    """
+    release = _CUDA_LABEL.match(label)
+    return release[1] if release else ""
+
+
+def rocm_of(label: str) -> str:
+    """Return the ROCm release that a local label names; empty if it names none.
+
+    Examples
+    --------
+    >>> rocm_of("rocm6.4.torch2.9.1.gfx90a"), rocm_of("cu128")
+    ('6.4', '')
+    """
+    release = _ROCM_LABEL.match(label)
+    return release[1] if release else ""
+
+
+class Indexes:
+    """The indexes of a file, and the packages that pip must or must not build."""
+
+    def __init__(self, document: Document) -> None:
+        self.torch: dict[str, Entry] = {}
+        """Maps each kind of PyTorch's index (``rocm6.4``) to the line that names it."""
+        self.other = False
+        """Whether there is any index other than PyPI and PyTorch's."""
+        self.is_single = False
+        """Whether pip uses only one index, or only directories."""
+        self.replacing: Entry | None = None
+        """The line that replaces PyPI."""
+        self.only_binary: set[str] = set()
+        """Normalized names that pip must not build; ``:all:`` for all."""
+        self.no_binary: dict[str, Entry] = {}
+        """Maps each normalized name that pip must build to the line that requires this."""
+        extra = False
+        for entry in document.entries:
+            line = entry.pip
+            if line.requirement_text:
+                continue
+            for url in line.values("--index-url", "--extra-index-url"):
+                if torch_index(url):
+                    self.torch.setdefault(torch_index(url), entry)
+                elif str(urlsplit(public_index()).hostname) not in url:
+                    self.other = True
+            self.other = self.other or bool(line.values("--find-links"))
+            if line.values("--index-url") or line.has("--no-index"):
+                self.replacing = entry
+            extra = extra or bool(line.values("--extra-index-url"))
+            for value in line.values("--only-binary"):
+                self.only_binary |= {_name(name) for name in value.split(",")}
+            for value in line.values("--no-binary"):
+                self.no_binary |= {_name(name): entry for name in value.split(",")}
+        self.is_single = self.replacing is not None and not extra
+
+    @property
+    def any(self) -> bool:
+        """Whether the file names an index other than PyPI."""
+        return self.other or bool(self.torch)
+
+    def wheels_only(self, name: str) -> bool:
+        """Return whether pip must not build a package."""
+        return name in self.only_binary or ":all:" in self.only_binary
+
+
+def _name(text: str) -> str:
+    return text.strip() if text.startswith(":") else canonicalize_name(text.strip())
+
+
+def check_indexes(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
+    """Check the options that name indexes."""
+    indexes = Indexes(document)
+    pinned = any(entry.pip.pinned for entry in document.entries if entry.pip.name in TORCH_FAMILY)
+    for kind, entry in indexes.torch.items():
+        if kind.startswith("cu") and expected.backend == "rocm":
+            message = f"The wheels of this index are built for CUDA ({kind}) and do not run on AMD GPUs."
+            corrected = [entry.text.replace(kind, f"rocm{expected.rocm[-1]}")] if expected.rocm else []
+            yield finding("cuda-torch", entry, message, corrected=corrected)
+        elif kind.startswith("rocm") and not pinned:
+            yield from _check_rocm(entry, rocm_of(kind), expected, "The torch of this index")
+    replacing = indexes.replacing
+    if replacing is not None and any(torch_index(url) for url in replacing.pip.values("--index-url")):
+        names = [entry.pip.name for entry in document.entries if entry.pip.requirement]
+        others = [name for name in names if name not in (*TORCH_FAMILY, *TRITON_NAMES)]
+        if others:
+            message = (
+                f"--index-url replaces PyPI: pip looks for {others[0]} only on PyTorch's index, which has "
+                "few other packages."
+            )
+            corrected = [replacing.text.replace("--index-url", "--extra-index-url")]
+            yield finding("index-replaced", replacing, message, corrected=corrected)
+    for entry in document.entries:
+        if entry.pip.has("--pre"):
+            message = (
+                "Every package without an exact version may now be an alpha, a nightly or a release "
+                "candidate."
+            )
+            yield finding("pre-releases", entry, message, fix="Pin the pre-release that you need instead.")
+
+
+def check_torch(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
+    """Check torch, torchvision, torchaudio, triton and packages for CUDA only."""
+    indexes = Indexes(document)
+    own_triton = _triton_of_torch(document, expected)
+    for entry in document.entries:
+        line = entry.pip
+        if expected.backend == "rocm":
+            yield from _check_cuda(entry, expected)
+        if line.requirement is None or line.location or line.name in expected.pins:
+            continue
+        if line.name == "triton" and own_triton not in {"", "triton"}:
+            message = (
+                f"The torch of this file requires {own_triton}. pip installs triton into the same directory, "
+                "and the second of the two overwrites files of the first."
+            )
+            fix = f"Remove the line: pip installs {own_triton} with torch."
+            yield finding(
+                "second-triton", entry, message, corrected=[f"# {entry.text}"], fixable=True, fix=fix
+            )
+        elif is_rocm_package(line.name) and line.name != _BOOTSTRAP and not indexes.any:
+            message = f"No index of the file has {line.name}: PyPI has an empty project of this name."
+            yield finding("rocm-placeholder", entry, message, fix=_ROCM_INDEX)
+        elif line.name in TORCH_FAMILY:
+            yield from _check_family(document, entry, expected, indexes)
+        elif line.local and rocm_of(line.local):
+            yield from _check_rocm(entry, rocm_of(line.local), expected)
+        elif release := _CUPY_ROCM.fullmatch(line.name):
+            yield from _check_rocm(entry, f"{release[1]}.{release[2]}", expected)
+
+
+def _check_cuda(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
+    line = entry.pip
+    file = Path(url_path(line.location)).name if line.location else ""
+    label = file.partition("+")[2].partition("-")[0] or line.local
+    if cuda_of(label) and (file or line.name not in TORCH_FAMILY):
+        message = f"The label {label} means a build for CUDA."
+        yield finding("cuda-torch", entry, message, fix=_RESOLVE if line.name in TORCH_FAMILY else _PIN)
+    row = replacement(expected.catalog, line.name)
+    if not (row or is_for_cuda(line.name)) or line.name in TRITON_NAMES or line.name in expected.pins:
+        return
+    if _is_built(expected.catalog, line.name):
+        return  # cupy: what its source archive is built for is judged with the extensions
+    certain = row is not None and row.effect == "drop"
+    message = f"{line.name} is for NVIDIA GPUs; AMD GPUs cannot use it."
+    if certain:
+        message = f"{line.name} is for NVIDIA GPUs. pip would download gigabytes that AMD GPUs cannot use."
+    corrected = [f"# {entry.text}"] if certain else []
+    fix = f"See whether you need it. {row.note if row else ''}".rstrip()
+    if certain:
+        fix = "torch for ROCm does not need it."
+    elif row and row.by:
+        where = ", which runs on the CPU only" if row.effect == "cpu" else ""
+        fix = f"Use {', '.join(row.by)} instead{where}. {row.note}".rstrip()
+    yield finding("cuda-package", entry, message, corrected=corrected, fixable=certain, fix=fix)
+
+
+def _triton_of_torch(document: Document, expected: ExpectedTarget) -> str:
+    line = next((entry.pip for entry in document.entries if entry.pip.name == "torch"), None)
+    if line is None or expected.backend != "rocm":
+        return ""
+    exact = expected.catalog.torch.get(f"{line.public}+{line.local}")
+    rows = [exact] if exact else [] if line.local else expected.fitting("torch", line.public)
+    return required_name(rows[0].triton) if rows else ""
+
+
+def _check_rocm(entry: Entry, rocm: str, expected: ExpectedTarget, subject: str = "") -> Iterator[Finding]:
+    fit = expected.fit(rocm) if expected.backend == "rocm" else "wrong"
+    subject = subject or entry.pip.name
+    if fit == "old":
+        message = (
+            f"{subject} is for ROCm {rocm}, and {expected.because}. Older releases may run, at your own risk."
+        )
+        yield finding("old-rocm", entry, message)
+    elif fit == "wrong":
+        because = expected.because or f"{expected.against} is for the CPU"
+        message = f"{subject} is for ROCm {rocm}, and {because}. pip installs it, and it fails at run time."
+        yield finding("other-rocm", entry, message, fix=_RESOLVE)
+
+
+def _check_family(
+    document: Document, entry: Entry, expected: ExpectedTarget, indexes: Indexes
+) -> Iterator[Finding]:
+    line = entry.pip
+    if not line.pinned or not is_version(line.pinned):
+        source = f"PyPI, whose {line.name} is built for CUDA"
+        if indexes.any:
+            source = f"PyTorch's index or PyPI, whichever is newer; PyPI's {line.name} is built for CUDA"
+        message = f"Without an exact version, {line.name} comes from {source}."
+        yield finding("unpinned-torch", entry, message, fix=_RESOLVE)
+    elif not line.local:
+        yield from _check_unlabelled(entry, expected, indexes)
+    elif cuda_of(line.local) and expected.backend == "rocm":
+        message = f"The label {line.local} means a build for CUDA."
+        fitting = expected.fitting(line.name, line.public)
+        corrected = [line.with_pin(released_with(row, line.name)) for row in fitting[:1]]
+        yield finding("cuda-torch", entry, message, corrected=corrected)
+    else:
+        yield from _check_labelled(document, entry, expected, indexes)
+
+
+def _check_unlabelled(entry: Entry, expected: ExpectedTarget, indexes: Indexes) -> Iterator[Finding]:
+    """Check a torch without its label: the indexes of the file decide which build pip installs."""
+    line = entry.pip
+    fitting = expected.fitting(line.name, line.public)
+    published = expected.published(line.name, line.public)
+    indexed = [row for row in published if torch_index(row.index) in indexes.torch]
+    indexed = [row for row in fitting if row in indexed] or indexed
+    candidates = indexed or fitting
+    versions = list(dict.fromkeys(released_with(row, line.name) for row in candidates))
+    corrected = [line.with_pin(version) for version in versions[:1]]
+    backend = "CPU" if expected.backend == "cpu" else "ROCm"
+    if indexed or indexes.other:
+        source = "may have" if not indexed else "has"
+        message = (
+            f"An index of the file {source} {line.name} for {backend}, and pip takes that build. "
+            "If pip cannot read the index, it takes PyPI's, which is built for CUDA. "
+            "With the label it fails instead."
+        )
+        certain = len(versions) == 1 and bool(indexed) and indexed[0] in fitting
+        if not (indexed and indexes.is_single):  # pip has no other index to take torch from
+            yield finding("unlabelled-torch", entry, message, corrected=corrected, fixable=certain)
+        if indexed and indexed[0] not in fitting and indexed[0].rocm:
+            yield from _check_rocm(entry, minor(indexed[0].rocm), expected)
+        return
+    message = (
+        f"No index of the file has {line.name} for {backend}: pip takes PyPI's, which is built for CUDA."
+    )
+    if candidates and line.name == "torch":
+        corrected = [f"--extra-index-url {candidates[0].index}", *corrected]
+    yield finding(
+        "cuda-torch", entry, message, corrected=corrected, fix="" if len(corrected) > 1 else _RESOLVE
+    )
+
+
+def _check_labelled(
+    document: Document, entry: Entry, expected: ExpectedTarget, indexes: Indexes
+) -> Iterator[Finding]:
+    line = entry.pip
+    rocm = rocm_of(line.local)
+    if rocm:
+        yield from _check_rocm(entry, rocm, expected)
+    if line.name != "torch":
+        return
+    row = expected.catalog.torch.get(f"{line.public}+{line.local}")
+    if row is None:
+        versions = [row.version for row in expected.fitting("torch", line.public)]
+        message = f"The catalog does not list torch {line.pinned}. This version may not exist."
+        message += f" For {expected.against}, the catalog lists {join_words(versions)}." if versions else ""
+        corrected = [line.with_pin(version) for version in versions[:1]]
+        yield finding("unknown-torch", entry, message, corrected=corrected)
+        return
+    kind = torch_index(row.index)
+    if kind and indexes.torch and kind not in indexes.torch:
+        other, index = next(iter(indexes.torch.items()))
+        message = f"torch {row.version} is on {row.index}; this index has only wheels for {other}."
+        certain = len(indexes.torch) == 1 and not other.startswith("cu")
+        certain = certain and (not rocm or expected.fit(rocm) == "fits")
+        corrected = [index.text.replace(other, kind)]
+        yield finding("index-other-rocm", index, message, corrected=corrected, fixable=certain)
+    python = minor(document.python) if document.python else expected.python
+    if python and row.python and python not in row.python:
+        pythons = join_words(row.python, joiner="and")
+        message = f"torch {row.version} has wheels for Python {pythons}, but not for {python}."
+        yield finding("torch-python", entry, message)
+
+
+def check_extensions(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
+    """Check the extensions of the catalog that a file names."""
+    indexes = Indexes(document)
+    torch = next((entry.pip for entry in document.entries if entry.pip.name == "torch"), PipLine(""))
+    for entry in document.entries:
+        line = entry.pip
+        yield from _check_spelling(entry)
+        yield from _check_machine(entry, expected)
+        if line.name in expected.pins:
+            yield from _check_pin(entry, expected)
+        package = expected.catalog.package.get(line.name or _repository_name(line.location))
+        if package is None or package.name in TORCH_FAMILY or not _is_built(expected.catalog, package.name):
+            continue
+        if line.location:
+            if line.is_source and _needs_torch(expected.catalog, package.name):
+                message = (
+                    f"pip builds {package.name} here, isolated and without torch. The build fails, or "
+                    "succeeds without compiled code. The order of the lines does not matter."
+                )
+                yield finding("built-from-source", entry, message, fix=_BUILD)
+            continue
+        if line.name in indexes.no_binary:
+            message = f"pip has to build {line.name} here, isolated and without torch."
+            yield finding("built-from-source", indexes.no_binary[line.name], message, fix=_BUILD)
+        if line.requirement is not None and line.name not in expected.pins:
+            yield from _check_extension(entry, package, expected, indexes)
+        yield from _check_label(entry, torch.public, expected)
+        yield from _check_published(entry, rocm_of(torch.local), expected)
+        if line.local and not indexes.wheels_only(line.name):
+            message = (
+                "If the wheel is missing, pip may build a source archive from another index, without torch."
+            )
+            corrected = [f"--only-binary {line.name}", line.text]
+            yield finding("no-only-binary", entry, message, corrected=corrected, fixable=True)
+        if line.local and not indexes.any:
+            message = (
+                "PyPI has no labelled versions, and the file names no index that could have this version."
+            )
+            fix = f"Add the index: --extra-index-url {MOUNTED_INDEX}"
+            yield finding("label-without-index", entry, message, fix=fix)
+
+
+def check_names(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
+    """Check names outside the catalog that only our index is meant to serve."""
+    if Indexes(document).is_single:
+        return
+    for entry in document.entries:
+        line = entry.pip
+        known = line.name in expected.pins or line.name in TORCH_FAMILY or line.has("--hash")
+        if line.requirement is None or line.location or line.local or known:
+            continue
+        if _is_built(expected.catalog, line.name) or not (expected.index / "simple" / line.name).is_dir():
+            continue
+        versions = sorted(
+            {str(parse_wheel_filename(path.name)[1]) for path in Index(expected.index).wheels(line.name)},
+            key=sort_key,
+        )
+        reason = "pip takes the highest version from any index, even from another project with this name."
+        if line.pinned:
+            reason = "Any index can serve this version. A version with a label cannot come from PyPI."
+        message = f"The index {expected.index} has {line.name}. {reason}"
+        corrected = [line.with_pin(versions[-1])] if versions and "+" in versions[-1] else []
+        yield finding("any-index", entry, message, corrected=corrected, fix="" if corrected else _HASH)
+
+
+def check_known(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
+    """Check what the catalog knows of distributions that are not compiled here, as `matrix resolve` would.
+
+    Neither indexes nor wheels are read; `unread` names what this leaves out.
+    """
+    entries = _entries_of_indexes(document, expected)
+    for name, entry in entries.items():
+        if row := expected.catalog.wrong_name.get(name):
+            means = join_words(row.means)
+            message = f"The project {name} is {row.project}, not {means}."
+            yield finding("other-project", entry, message, fix=f"Write {means} instead.")
+    if expected.backend == "rocm":
+        yield from _check_cuda_extras(entries.values())
+        yield from _check_fit(entries, expected)
+
+
+def _entries_of_indexes(document: Document, expected: ExpectedTarget) -> dict[str, Entry]:
+    return {
+        entry.pip.name: entry
+        for entry in document.entries
+        if entry.pip.requirement is not None
+        and not entry.pip.location
+        and entry.pip.name not in expected.pins
+    }
+
+
+def _check_cuda_extras(entries: Iterable[Entry]) -> Iterator[Finding]:
+    for entry in entries:
+        requirement = entry.pip.requirement
+        extras = sorted(filter(_CUDA_EXTRA.search, requirement.extras if requirement else ()))
+        if extras:
+            message = f"{entry.pip.name}[{','.join(extras)}] installs distributions for NVIDIA GPUs."
+            yield finding("cuda-package", entry, message, fix="Remove the extra.")
+
+
+def _check_fit(entries: Mapping[str, Entry], expected: ExpectedTarget) -> Iterator[Finding]:
+    catalog = expected.catalog
+    known, answer = _resolve_known(entries, expected)
+    if answer is None:
+        return
+    if isinstance(answer, Conflict):
+        names = {f"you asked for {requirement.text}": name for name, requirement in known.items()}
+        involved = [names[item.text] for item in answer.core if item.text in names] or [*known]
+        facts = [item.text for item in answer.core if item.text not in {*names, "you asked for base-image"}]
+        message = f"{join_words(involved, joiner='and')} cannot be used here: {'; '.join(facts)}."
+        yield finding("does-not-fit", entries[involved[0]], message, fix=_EXPLAIN)
+        return
+    for name in known:
+        needed = sorted(
+            {row.on for row in catalog.requires if row.package == name and _is_for_rocm(catalog, row.on)}
+        )
+        if needed and not _is_for_rocm(catalog, name) and not entries.keys() & {*needed}:
+            chosen = [one for one in needed if answer.version_of(one)]
+            pins = join_words([f"{one}=={answer.version_of(one)}" for one in (name, *chosen)], joiner="and")
+            message = f"pip installs {name} without {join_words(needed)}, so it runs on the CPU only."
+            fix = f"Require {pins}, or {name}[cpu] if the CPU is enough."
+            yield finding("cpu-only", entries[name], message, fix=fix)
+
+
+def _resolve_known(
+    entries: Mapping[str, Entry], expected: ExpectedTarget
+) -> tuple[dict[str, Requirement], Resolution | Conflict | None]:
+    """Resolve what the catalog knows of the wheels in a file; a torch with a label is resolved with them.
+
+    Return also the requirements that were resolved, by name. Releases that the catalog does not have are left
+    out, and so are requirements with a marker or with an extra for the CPU or CUDA.
+    """
+    catalog = expected.catalog
+    known = {
+        name: parse_requirement(f"{name}{entry.pip.requirement.specifier}")
+        for name, entry in entries.items()
+        if _is_read(catalog, name) or (name == "torch" and entry.pip.local)
+        if entry.pip.requirement and not entry.pip.requirement.marker and not _other_backend(entry)
+    }
+    torch = entries["torch"].pip.pinned if "torch" in entries else ""
+    brings_rocm = torch in catalog.torch and catalog.torch[torch].pip_rocm
+    image = replace(expected.request, requirements=(parse_requirement("base-image"),))
+    platform: tuple[Requirement, ...] = ()
+    while any(_is_read(catalog, name) for name in known):
+        try:
+            if not platform and not brings_rocm and not any(map(is_rocm_package, entries)):
+                platform = image.requirements if isinstance(resolve(catalog, image, None), Resolution) else ()
+            return known, resolve(catalog, replace(image, requirements=(*known.values(), *platform)), None)
+        except NoVersionError as error:
+            if known.pop(error.name, None) is None:
+                return {}, None
+        except MatrixError:
+            return {}, None
+    return {}, None
+
+
+def _other_backend(entry: Entry) -> list[str]:
+    extras = entry.pip.requirement.extras if entry.pip.requirement else ()
+    return sorted(one for one in extras if one == "cpu" or _CUDA_EXTRA.search(one))
+
+
+def _is_read(catalog: Catalog, name: str) -> bool:
+    """Return whether the catalog has facts about the wheels of a distribution that is not compiled here."""
+    return (
+        name in catalog.package
+        and not _is_built(catalog, name)
+        and any(row.package == name for row in catalog.requires)
+    )
+
+
+def _is_for_rocm(catalog: Catalog, name: str) -> bool:
+    package = catalog.package.get(name)
+    return package is not None and package.system_rocm
+
+
+def unread(document: Document, expected: ExpectedTarget) -> list[str]:
+    """Return the distributions of a file for AMD GPUs whose release the catalog does not know."""
+    if expected.backend != "rocm":
+        return []
+    catalog = expected.catalog
+    entries = _entries_of_indexes(document, expected)
+    judged, _ = _resolve_known(entries, expected)
+    unjudged = {
+        name
+        for name, entry in entries.items()
+        if _is_read(catalog, name) and name not in judged and not _other_backend(entry)
+    }
+    names = [entry.pip.name for entry in document.entries if entry.pip.requirement is not None]
+    known = {*catalog.package, *catalog.wrong_name, *TORCH_FAMILY, *TRITON_NAMES, *expected.pins} - unjudged
+    return [
+        name
+        for name in dict.fromkeys(names)
+        if name not in known
+        and (name in unjudged or not is_rocm_package(name))
+        and not replacement(catalog, name)
+        and not is_for_cuda(name)
+    ]
+
+
+def _is_built(catalog: Catalog, name: str) -> bool:
+    """Return whether a package has releases to build; some packages, such as numpy, only come from PyPI."""
+    return any(row.sdist or row.git for row in catalog.releases_of(name)) or bool(catalog.recipes_of(name))
+
+
+def _repository_name(url: str) -> str:
+    """Return the last part of a repository's URL, which usually is the name of the project.
+
+    Examples
+    --------
+    >>> _repository_name("git+https://github.com/ROCm/apex.git@release/1.9.0#egg")
+    'apex'
+    """
+    path = url_path(url).split("@")[0].rstrip("/")
+    return canonicalize_name(path.rpartition("/")[2].removesuffix(".git")) if "+" in url else ""
+
+
+def _check_spelling(entry: Entry) -> Iterator[Finding]:
+    line = entry.pip
+    written = line.pinned.partition("+")[2]
+    if line.local and line.requirement is not None and written != line.local:
+        message = (
+            "Labels are lower case with dots. pip normalizes them, but other tools compare them as text."
+        )
+        corrected = [entry.text.replace(f"+{written}", f"+{line.local}", 1)]
+        yield finding("label-spelling", entry, message, corrected=corrected, fixable=True)
+
+
+def _check_pin(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
+    line, pin = entry.pip, expected.pins[entry.pip.name]
+    if line.location or line.requirement is None:
+        return
+    if not line.pinned or not is_version(line.pinned) or Version(line.pinned) != Version(pin):
+        message = f"{expected.against} has {line.name} {pin}; with this line pip may install another version."
+        yield finding("not-the-lock", entry, message, corrected=[line.with_pin(pin)], fixable=True)
+
+
+def _check_machine(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
+    """Check that a wheel fits the glibc and the Pythons of the machine that installs it."""
+    line = entry.pip
+    on_host = expected.consumer == "pip"
+    glibc = glibc_version() if on_host else expected.glibc
+    names = [Path(url_path(line.location)).name] if line.location.endswith(".whl") else []
+    if line.local:
+        pages = expected.index / "simple" / line.name
+        version = str(Version(line.pinned))
+        names = [path.name for path in pages.glob("*.whl") if f"-{version}-" in path.name]
+    if required := too_new_glibc(names, glibc):
+        where = "this machine" if on_host else "the base image"
+        message = (
+            f"The wheel of {line.name} requires glibc {required}, and {where} has glibc {glibc}. "
+            "pip skips the wheel and reports only the versions of other wheels."
+        )
+        fix = "Build it in a base image with an older glibc, or install it where glibc is new enough."
+        yield finding("newer-glibc", entry, message, fix=fix)
+    if on_host and (python := missing_python(names)):
+        message = (
+            f"The wheel of {line.name} requires Python {python}, and no python{python} is on PATH. "
+            "The pip of another Python skips the wheel and reports only the versions of other wheels."
+        )
+        fix = f"Load or install Python {python}, or build for the Python that you have."
+        yield finding("missing-python", entry, message, fix=fix)
+
+
+def _check_extension(
+    entry: Entry, package: Package, expected: ExpectedTarget, indexes: Indexes
+) -> Iterator[Finding]:
+    line = entry.pip
+    if line.local or (line.pinned and _is_published(expected, line.name, line.pinned)):
+        return
+    other_project = package.pypi == "other project"
+    if other_project and not indexes.wheels_only(line.name):
+        message = f"{line.name} on PyPI is a different project. pip installs that project"
+        message += " if it cannot read the index or the index has no higher version" if indexes.any else ""
+        message += ", and runs its setup.py."
+        corrected = [f"--only-binary {line.name}", line.text]
+        yield finding("other-project", entry, message, corrected=corrected, fixable=True, fix=_PIN)
+    has_source = any(row.sdist for row in expected.catalog.releases_of(line.name))
+    if has_source and not (other_project or _needs_torch(expected.catalog, package.name)):
+        yield from _check_settings(entry, expected)
+        return
+    if not line.pinned:
+        reason = "is not built for this torch" + (" and this GPU" if expected.backend == "rocm" else "")
+        if other_project:
+            reason = "is another project"
+        elif _is_published(expected, line.name):
+            reason = (
+                "may be built for another ROCm" if expected.backend == "rocm" else "may not fit this torch"
+            )
+        message = f"pip takes the highest version from any index. PyPI's {line.name} {reason}."
+        yield finding("unpinned-extension", entry, message, fix=_PIN)
+        return
+    message = "Of several builds of this version, pip takes the one whose label sorts last. "
+    message += "Without the index," if indexes.any else "The file names no index with such builds, so"
+    if has_source:
+        message += " pip builds PyPI's source archive, without torch."
+    else:
+        message += f" pip takes what PyPI has, which the catalog does not list for {expected.against}."
+    yield finding("unlabelled-extension", entry, message, fix=_PIN)
+
+
+def _needs_torch(catalog: Catalog, name: str) -> bool:
+    """Return whether a package is compiled against torch, which pip's isolated build does not have."""
+    needed = (text for row in catalog.recipes_of(name) for text in (*row.declared, *row.undeclared))
+    return any(required_name(text) == "torch" for text in needed)
+
+
+def _check_settings(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
+    """Report the settings without which pip builds the source archive for another backend."""
+    needed = {
+        name: value
+        for row in expected.catalog.recipes_of(entry.pip.name)
+        if row.backend == expected.backend == "rocm"
+        for name, value in row.environment.items()
+        if "{" not in value and _SWITCH.search(name)
+    }
+    if needed:
+        settings = join_words([f"{name}={value}" for name, value in needed.items()], joiner="and")
+        message = (
+            f"pip builds PyPI's source archive of {entry.pip.name}, for CUDA unless it runs with {settings}."
+        )
+        yield finding("unlabelled-extension", entry, message, fix=_PIN)
+
+
+def _is_published(expected: ExpectedTarget, name: str, version: str = "") -> bool:
+    return any(
+        version in {"", row.version} and row.is_published and expected.backend in row.backend
+        for row in expected.catalog.releases_of(name)
+    )
+
+
+def _check_label(entry: Entry, torch: str, expected: ExpectedTarget) -> Iterator[Finding]:
+    label = entry.pip.local
+    built = _TORCH_LABEL.search(label)
+    if built and torch and Version(built[1]) != Version(torch):
+        message = (
+            f"{entry.pip.name} was built against torch {built[1]}, but the file pins torch {torch}. The "
+            "import may fail."
+        )
+        yield finding("other-target", entry, message, fix=_PIN)
+    gfx = _GFX_LABEL.findall(label)
+    missing = [name for name in expected.gfx if gfx and name not in gfx]
+    if missing:
+        message = (
+            f"{entry.pip.name} contains code for {', '.join(gfx)}, but not for {', '.join(missing)} of "
+            f"{expected.against}."
+        )
+        yield finding("other-target", entry, message, fix=_PIN)
+
+
+def _check_published(entry: Entry, rocm: str, expected: ExpectedTarget) -> Iterator[Finding]:
+    line = entry.pip
+    for release in expected.catalog.releases_of(line.name):
+        if not rocm or not release.wheel or release.version != line.pinned:
+            continue
+        rows = [row for row in expected.catalog.requires if row.on == "rocm" and applies(row, release)]
+        supported = [version for row in rows if row.kind == "run" for version in row.versions]
+        if supported and not any(satisfies(rocm, version) for version in supported):
+            releases = join_words(supported)
+            message = (
+                f"The wheel of {line.name} {line.pinned} is for ROCm {releases}, but torch is for {rocm}."
+            )
+            yield finding("other-rocm", entry, message, fix="Pin a version for this ROCm.")

@@ -1,0 +1,1 @@
+"""Readers: what an environment consists of, from files that describe it."""

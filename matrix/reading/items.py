@@ -1,0 +1,79 @@
+"""What every reader returns: items that a file or tree installs, and lines that were not read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from builders.findings import Finding
+    from builders.installed.reading import Installed
+
+Installer = Literal["pip", "conda", "image", "unknown"]
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that a line or a tree installs."""
+
+    name: str
+    """Normalized (PEP 503), ``python`` included; empty if a URL or path does not tell it."""
+    version: str = ""
+    """The exact version with its local label."""
+    specifier: str = ""
+    """Otherwise, as for pip (PEP 440) or as conda writes it."""
+    extras: tuple[str, ...] = ()
+    marker: str = ""
+    url: str = ""
+    """An archive, repository, directory or image: then it is never looked up by name."""
+    hashes: tuple[str, ...] = ()
+    """As for pip: ``sha256:...``."""
+    installer: Installer = "pip"
+    build: str = ""
+    """conda's build string."""
+    channel: str = ""
+    """conda's channel, as written."""
+    indexes: tuple[str, ...] = ()
+    """All indexes of its own command or source, the main one first; empty for those of the file."""
+    line: int = 0
+    """From 1; 0 for what is installed and for data without lines."""
+    text: str = ""
+    """As written."""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, [self.name or self.url, self.version or self.specifier]))
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """A line, or a part of one, from which no item was made."""
+
+    line: int
+    text: str
+    reason: str
+    matters: bool = True
+    """Whether it may install or change something that is judged."""
+
+
+class Reading(msgspec.Struct, kw_only=True):
+    """What a reader found in a file, tree or image."""
+
+    kind: str
+    """Such as ``requirements`` or ``Dockerfile``."""
+    name: str
+    """The path as given."""
+    items: list[Item] = []
+    unread: list[Unread] = []
+    python: str = ""
+    """The version of Python that it pins."""
+    index_urls: list[str] = []
+    """The indexes of the whole file, the main one first."""
+    find_links: list[str] = []
+    channels: list[str] = []
+    variables: dict[str, str] = {}
+    """Variables that it exports (conda's ``variables``, ``ENV``, ``export``)."""
+    installed: bool = False
+    """Whether it says what is there (a list, a tree), rather than what would be installed."""
+    findings: list[Finding] = []
+    """Problems of the structure: what its own tool rejects."""
+    content: Installed | None = None
+    """The files of a tree or image."""

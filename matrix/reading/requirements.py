@@ -1,0 +1,274 @@
+"""Read requirements and constraints files for pip, and correct them line by line.
+
+`conda_file` has the other kind of file that is corrected.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from builders.findings import SEVERITIES, Finding, Severity
+from resolver.errors import UsageError
+from resolver.texts import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from ruamel.yaml.comments import CommentedSeq
+
+    from matrix.reading.pip_line import PipLine
+
+
+LARGEST = 2**20
+"""Maximum size of a file in bytes. Files written by people are far smaller."""
+HINT = "Name a conda environment file (.yml) or a pip requirements file (.txt)."
+_CONDA_PIN = re.compile(r"(?:\S+::)?python(?:\s*={1,2}\s*|\s+)(\d+\.\d+)(\.[\d*]+)*(?:[\s=]\S*)?")
+"""Matches a Python for conda, optionally with channel and build: ``conda-forge::python=3.12.*=*_cpython``."""
+_COMMENT = re.compile(r"(^|\s+)#.*$")
+_STRUCTURAL = {"several-pip-sections", "pip-not-listed"}
+"""Findings whose correction changes more than one entry."""
+
+
+Kind = Literal["conda", "requirements"]
+
+RULES: dict[str, Severity] = {
+    # One line
+    "requirement-beside-option": "error",
+    "second-value": "error",
+    "option-beside-requirement": "error",
+    "refused-option": "error",
+    "void-setting": "error",
+    "hash-on-some": "error",
+    "not-a-requirement": "error",
+    "tab": "error",
+    "variable-not-expanded": "warning",
+    "contradicting-requirement": "error",
+    "duplicate-requirement": "info",
+    "flat-listing": "error",
+    "index-replaced": "warning",
+    "pre-releases": "warning",
+    # torch and the packages released with it
+    "cuda-torch": "error",
+    "unpinned-torch": "error",
+    "unlabelled-torch": "warning",
+    "other-rocm": "error",
+    "old-rocm": "warning",
+    "index-other-rocm": "error",
+    "unknown-torch": "warning",
+    "torch-python": "error",
+    "cuda-package": "error",
+    "cpu-only": "error",
+    "does-not-fit": "error",
+    "second-triton": "error",
+    "rocm-placeholder": "warning",
+    # Names on several indexes
+    "any-index": "warning",
+    # Extensions
+    "other-project": "error",
+    "unpinned-extension": "error",
+    "unlabelled-extension": "error",
+    "other-target": "error",
+    "newer-glibc": "warning",
+    "missing-python": "warning",
+    "not-the-lock": "error",
+    "label-spelling": "warning",
+    "label-without-index": "warning",
+    "no-only-binary": "warning",
+    "built-from-source": "error",
+    # Paths
+    "hidden-path": "error",
+    "relative-path": "error",
+    "editable": "error",
+    # Conda environment files
+    "yaml-map": "error",
+    "not-text": "error",
+    "pip-not-list": "error",
+    "several-pip-sections": "error",
+    "duplicate-key": "error",
+    "unknown-key": "warning",
+    "pip-line-outside": "error",
+    "conda-torch": "error",
+    "pip-not-listed": "warning",
+    "pip-unpinned": "info",
+    "python-unpinned": "warning",
+    "other-python": "error",
+    "defaults-channel": "warning",
+    "variables-too-late": "warning",
+}
+"""The severity of every kind of finding by its id, in the order of docs/reference/checking.md."""
+
+
+def finding_at(
+    rule: str,
+    line: int,
+    text: str,
+    message: str,
+    *,
+    corrected: Iterable[str] = (),
+    fixable: bool = False,
+    fix: str = "",
+) -> Finding:
+    """Return a finding about a line that is not an entry."""
+    evidence = {"line": line, "text": text, "corrected": tuple(corrected), "fixable": fixable}
+    return Finding(rule, RULES[rule], message, fix, evidence)
+
+
+def in_order(findings: Iterable[Finding], file: str) -> list[Finding]:
+    """Sort the findings of a file by line and severity, and drop repeated ones."""
+    unique = {(finding.evidence["line"], finding.id, finding.message): finding for finding in findings}
+    ordered = sorted(unique.values(), key=_position)
+    return [replace(finding, evidence={"file": file, **finding.evidence}) for finding in ordered]
+
+
+def _position(finding: Finding) -> tuple[int, int, str]:
+    return finding.evidence["line"], SEVERITIES.index(finding.severity), finding.id
+
+
+def fixable(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings that ``--fix`` corrects."""
+    return [finding for finding in findings if finding.evidence["fixable"]]
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """One line for pip, or one dependency for conda."""
+
+    line: int
+    """The line on which it begins, from 1."""
+    text: str
+    """The text that pip or conda reads, without comment."""
+    editable: bool = True
+    """Whether it is alone on its line or in its YAML item, so that it can be replaced."""
+    sequence: CommentedSeq | None = None
+    """The YAML list that contains it."""
+    position: int = 0
+
+    @property
+    def in_flow(self) -> bool:
+        """Whether it shares a line with other items, as in ``[a, b]``."""
+        return self.sequence is not None and bool(self.sequence.fa.flow_style())
+
+    @cached_property
+    def pip(self) -> PipLine:
+        """The entry as pip reads it."""
+        from matrix.reading.pip_line import PipLine
+
+        return PipLine(self.text)
+
+
+def finding(
+    rule: str,
+    entry: Entry,
+    message: str,
+    *,
+    corrected: Iterable[str] = (),
+    fixable: bool = False,
+    fix: str = "",
+) -> Finding:
+    """Return a finding about an entry of the file.
+
+    The lines `corrected` replace the entry; a line that starts with ``#`` comments it out. With `fixable`,
+    they are the only sensible correction, so that ``--fix`` may write them.
+    """
+    corrected = tuple(corrected)
+    # An item of a list in flow style, [a, b], cannot be commented out.
+    possible = entry.editable and not (entry.in_flow and any(text.startswith("#") for text in corrected))
+    return finding_at(
+        rule, entry.line, entry.text, message, corrected=corrected, fixable=fixable and possible, fix=fix
+    )
+
+
+class Document(msgspec.Struct, kw_only=True):
+    """A requirements file. `CondaDocument` is the other kind."""
+
+    kind: ClassVar[Kind] = "requirements"
+    name: str
+    lines: list[str]
+    """The lines with their line breaks."""
+    entries: list[Entry] = []
+    """The entries that pip reads."""
+    conda: list[Entry] = []
+    """The entries that conda reads."""
+    findings: list[Finding] = []
+    """Problems in the structure of the file."""
+    has_pip_section: bool = True
+    editable: bool = True
+
+    @property
+    def python(self) -> str:
+        """The CPython minor version that the file pins; empty if it pins none."""
+        pins = (_CONDA_PIN.fullmatch(entry.text) for entry in self.conda)
+        return next((pin[1] for pin in pins if pin), "")
+
+    def corrected(self, findings: Iterable[Finding]) -> str:
+        """Return the file with corrections, the first for each entry; do not use the document afterwards."""
+        entries = {(entry.line, entry.text): entry for entry in reversed(self._entries())}
+        chosen: list[tuple[Entry, Sequence[str]]] = []
+        inserted: set[object] = set()
+        findings = list(findings)
+        for finding in findings:
+            evidence = finding.evidence
+            if finding.id in _STRUCTURAL:
+                continue
+            entry = entries.pop((evidence["line"], evidence["text"]), None)
+            if entry is not None:
+                *before, last = evidence["corrected"]
+                chosen.append((entry, [last] if tuple(before) in inserted else [*before, last]))
+                inserted.add(tuple(before))
+        for entry, texts in sorted(chosen, key=lambda pair: (pair[0].line, pair[0].position), reverse=True):
+            self._replace(entry, texts)
+        self._restructure({finding.id for finding in findings} & _STRUCTURAL)
+        return self._text()
+
+    def _restructure(self, rules: set[str]) -> None:
+        """Apply the corrections that affect more than one entry."""
+
+    def _entries(self) -> list[Entry]:
+        return self.entries
+
+    def _replace(self, entry: Entry, texts: Sequence[str]) -> None:
+        """Replace an entry with lines; its comment stays with the last of them."""
+        line = self.lines[entry.line - 1]
+        before, after = line.split(entry.text, 1)
+        # The last line of the file may have no line break.
+        end = line[len(line.rstrip("\r\n")) :] or ("\r\n" if self.lines[0].endswith("\r\n") else "\n")
+        new = [f"{before}{text}{end}" for text in texts[:-1]]
+        self.lines[entry.line - 1 : entry.line] = [*new, f"{before}{texts[-1]}{after}"]
+
+    def _text(self) -> str:
+        return "".join(self.lines)
+
+
+def read_file(path: Path, *, pipes: bool = True) -> str:
+    """Read a file to check."""
+    text = read_text(path, hint=HINT, largest=LARGEST, pipes=pipes)
+    if not text.strip():
+        msg = f"{path} is empty."
+        raise UsageError(msg, hint=HINT)
+    return text
+
+
+def read_requirements(text: str, name: str) -> Document:
+    """Parse a pip requirements file."""
+    lines = text.splitlines(keepends=True)
+    numbered = enumerate((line.rstrip("\r\n") for line in lines), start=1)
+    if "\\" in text:
+        from pip_requirements_parser import join_lines  # slow to load, and needed for few files
+
+        joined = list(join_lines(numbered))
+    else:
+        joined = list(numbered)
+    entries = []
+    starts = [number for number, _ in joined] + [len(lines) + 1]
+    for (number, line), following in zip(joined, starts[1:], strict=True):
+        comment = _COMMENT.search(line)
+        code = (line[: comment.start()] if comment else line).strip()
+        if code:
+            alone = following == number + 1 and code in lines[number - 1]
+            entries.append(Entry(line=number, text=code, editable=alone))
+    return Document(name=name, lines=lines, entries=entries)
