@@ -94,7 +94,8 @@ class Requirements(Part):
     ) -> Iterator[tuple[Requirement, int]]:
         """Yield a requirement or its overrides, each with the Pythons for which it applies."""
         pythons = self.targets.applying(marker, extra)
-        if extra:  # a requirement that applies without the extra belongs to the project itself
+        if extra:
+            # What applies without the extra belongs to the project itself; here it would be a second fact.
             pythons &= ~self.targets.applying(marker)
         for stated in self.world.overrides.get(requirement.name, (requirement,)):
             applying = pythons if stated is requirement else pythons & self.targets.applying(stated.marker)
