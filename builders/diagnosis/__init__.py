@@ -34,7 +34,9 @@ _SHOWN_CAUSES = (
 )
 _KEPT_LINES = 3  # lines kept per pattern: the first ones are the cause, the others follow from them
 _KEPT_ERRORS = 50  # lines kept that may be errors; most are known, or follow from a known one
-_UNEXPLAINED = rf"{ERROR}|(?i:\bfatal:)|NCCL WARN|Invalid argument|Segmentation fault|\(core dumped\)"
+_UNEXPLAINED = (
+    rf"{ERROR}|(?i:\bfatal:)|NCCL WARN|Invalid argument|Segmentation fault|\(core dumped\)|\(exitcode: "
+)
 _LOG_NAME = re.compile(r"\.(log|out|err|[oe]\d+)(\.\d+)?$")
 _WORD = re.compile(r"[a-z]{3,}")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
