@@ -100,6 +100,24 @@ def test_line_is_recognized_with_its_context(expected: str, given: dict[str, Any
     }
 
 
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "0: ",
+        "#12 34.56 ",
+        "2026-11-28T09:00:00.1Z ",
+        "(Worker pid=5) ERROR [x.py:1] ",
+        "\t",
+        "\u2502 ",
+        "E: '",
+    ],
+)
+def test_prefix_of_another_tool_hides_no_failure(prefix: str) -> None:
+    """Slurm (--label), docker, servers and test runners write something before each line."""
+    lines = [line for listed in LINES.values() for line in listed] + [given["line"] for given in SEEN]
+    assert [line for line in lines if ids_of(prefix + line) != ids_of(line)] == []
+
+
 def test_pattern_has_a_log_or_a_line() -> None:
     samples = [path.read_text(encoding="utf-8") for path in LOGS]
     samples += [line for lines in LINES.values() for line in lines]
