@@ -133,7 +133,7 @@ def resolve_settings(
     from matrix.input.request import make_request
     from resolver.answers.resolve import resolve as solve
     from resolver.model import Conflict
-    from resolver.providers.index import ALL_INDEXES
+    from resolver.providers.index import HIDDEN
 
     inputs = inputs or read_inputs(settings)
     request = make_request(settings, catalog, today, inputs)
@@ -149,7 +149,7 @@ def resolve_settings(
         from matrix.input.request import as_command
 
         suggestions = [as_command(suggestion, settings, inputs) for suggestion in answer.suggestions]
-        if any(ALL_INDEXES in warning for warning in answer.warnings):
+        if any(warning.id == HIDDEN for warning in answer.warnings):
             suggestions[:0] = _with_all_indexes(catalog, request, settings, inputs)
         return replace(answer, suggestions=tuple(suggestions))
     check_ops(answer, catalog)

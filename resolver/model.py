@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 import msgspec
 
@@ -61,6 +61,24 @@ class Fact(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     def of(cls, row: Row, text: str, *, note: str | None = None) -> Fact:
         """Return the fact of a row of the catalog, with `text` as its text."""
         return cls(text, row.status, row.source, row.note if note is None else note, row.file)
+
+
+class Notice(str):
+    """A note or a warning about an answer: its text, with what programs compare.
+
+    Locks and JSON have the text alone, so one that was read from them has neither `id` nor `subject`.
+    """
+
+    __slots__ = ("id", "subject")
+    id: str
+    subject: str
+
+    def __new__(cls, id_: str, subject: str, text: str) -> Self:
+        """Return a notice of a kind about one component, project, image or row; about none, it is empty."""
+        notice = super().__new__(cls, text)
+        notice.id = id_
+        notice.subject = subject
+        return notice
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -353,8 +371,8 @@ class Resolution(
     """Descriptions of the distributions that are not locked, because their metadata could not be read."""
     indexes: tuple[Url, ...] = ()
     """The indexes of the user other than PyPI, in order of preference, if it leaves distributions to pip."""
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    notes: tuple[Notice, ...] = ()
+    warnings: tuple[Notice, ...] = ()
 
     def pick(self, name: str) -> Distribution | None:
         """Return the pick of this name."""
@@ -432,7 +450,7 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", ta
     target: Target
     core: tuple[CoreItem, ...]
     suggestions: tuple[Suggestion, ...]
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Notice, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Conflict for {_described(self.target)}: {_first([item.text for item in self.core], '; ')}>"

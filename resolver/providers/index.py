@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from resolver.model import Candidate, Request, Requirement
 
 
-ALL_INDEXES = "--index-strategy unsafe-best-match"
-"""The option with which the releases of every index count."""
+HIDDEN = "hidden-by-index"
+"""The id of the warning that an index has releases which do not count, as `IndexProvider.ignored` says."""
 _ONLY_AMD = (
     "Only AMD's indexes have ROCm as pip packages; PyPI's projects of these names are empty. To use the ROCm "
     "of a base image instead, leave them out."
@@ -152,7 +152,7 @@ class IndexProvider:
             return ""
         return (
             f"{other} has other releases of {name}, which do not count, because an index before it has the "
-            f"project. {ALL_INDEXES} considers all indexes."
+            "project. --index-strategy unsafe-best-match considers all indexes."
         )
 
     def _versions(self, name: str, url: str) -> set[tuple[Any, ...]]:

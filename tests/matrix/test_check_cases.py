@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from matrix.cli import main
 from matrix.judging.corrections import check
 from matrix.judging.target import expect_request
+from matrix.reading.conda_file import _BUILD_VARIABLE
 from matrix.reading.requirements import RULES, read_requirements
 from resolver.answers.resolve import resolve
 from resolver.facts.catalog import load
@@ -134,3 +135,9 @@ def test_what_cannot_be_resolved_is_named_and_hides_nothing(line: str, capsys: C
     answer = json.loads(capsys.readouterr().out)
     assert answer["unread"] == [re.split("[=;]", line)[0]]
     assert [(one["id"], one["evidence"]["line"]) for one in answer["findings"]] == [("does-not-fit", 1)]
+
+
+def test_variables_of_all_recipes_are_known_as_those_of_builds() -> None:
+    variables = {name for row in load().recipe for name in row.environment}
+    assert variables
+    assert [name for name in sorted(variables) if not _BUILD_VARIABLE.match(name)] == []

@@ -351,6 +351,20 @@ def test_sdist_of_a_project_for_cuda_is_refused_where_there_is_no_wheel(catalog:
     assert state(found(catalog, projects, "a b")) == "refused"
 
 
+@pytest.mark.parametrize("newer", [compiled(CUDA), FakeRelease(requires=["nvidia-cudnn-cu12"])])
+@pytest.mark.parametrize("sdist", [False, True])
+def test_sdist_of_a_project_for_cuda_says_nothing_of_a_release_with_a_wheel(
+    catalog: Catalog, newer: FakeRelease, sdist: bool
+) -> None:
+    """For Python 3.12, which the newest b needs, the sdist is refused. The wheel is for Python 3.11."""
+    older = compiled(PLAIN, wheels=["cp311-cp311-manylinux_2_28_x86_64"], sdist=sdist)
+    of_python = {"2": FakeRelease(wheels=["cp312-none-any"]), "1": FakeRelease(wheels=["cp311-none-any"])}
+    projects = {"b": of_python, "c": {"3": newer, "2": SDIST, "1": older}}
+    resolution = found(catalog, projects, "b c")
+    assert state(resolution, "c") == "1 fits"
+    assert state(resolution, "b") == "1 pure"
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [(CUDA, "refused"), (PLAIN, "2 fits"), (UNREAD, "2 not-judged"), (None, "2 pure")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from pathlib import Path
 
 import msgspec
@@ -121,6 +122,7 @@ def _is_resolved(case: Case, request: Request, answer: Resolution, catalog: Cata
     assert picks.keys().isdisjoint(case.without)
     assert [name for name, pick in picks.items() if pick.verdict != "supported"] == case.at_own_risk
     assert [part for part in case.warns if part not in "\n".join(answer.warnings)] == []
+    assert [text for text in (*answer.warnings, *answer.notes) if not re.fullmatch(r"[a-z-]+", text.id)] == []
     for requirement in request.requirements:
         assert allows(
             [requirement.specifier] if requirement.specifier is not None else [],

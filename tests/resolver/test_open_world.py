@@ -160,6 +160,42 @@ def test_yanked_release_needs_pin() -> None:
     assert chosen(projects, "a==2") == {"a": "2"}
 
 
+class _YankedFile(FakeIndexes):
+    """Indexes that have yanked files whose name ends so, and not the rest of their release (PEP 592)."""
+
+    def __init__(self, projects: Projects, ending: str) -> None:
+        super().__init__(projects)
+        for name, project in self._projects.items():
+            (release,) = project.releases
+            files = (
+                replace(file, yanked="broken") if file.name.endswith(ending) else file
+                for file in release.files
+            )
+            self._projects[name] = replace(project, releases=(replace(release, files=tuple(files)),))
+
+
+@pytest.mark.parametrize(
+    ("ending", "left"),
+    [
+        ("cp312-manylinux_2_28_x86_64.whl", ["h5py-3.9-py3-none-any.whl"]),
+        ("py3-none-any.whl", ["h5py-3.9-cp312-cp312-manylinux_2_28_x86_64.whl"]),
+        (".whl", ["h5py-3.9.tar.gz"]),
+    ],
+)
+@pytest.mark.parametrize("text", ["h5py", "h5py==3.9"])
+def test_yanked_file_is_left_out_of_a_release_that_has_others(
+    ending: str, left: list[str], text: str
+) -> None:
+    wheels = ["cp312-cp312-manylinux_2_28_x86_64", "py3-none-any"]
+    projects: Projects = {"h5py": {"3.9": FakeRelease(wheels=wheels, sdist=True)}}
+    resolution = answer(_YankedFile(projects, ending), text)
+    assert isinstance(resolution, Resolution)
+    (pick,) = resolution.distributions
+    installed = [file.name for file in pick.files]
+    assert installed[: len(left)] == left
+    assert not any(name.endswith(ending) for name in installed)
+
+
 def test_requirement_that_depends_on_python_can_change_it() -> None:
     requirements = ["a==9; python_version >= '3.12'", "a"]
     assert chosen({"a": versions("1")}, *requirements, pythons=("3.12", "3.11")) == {"a": "1"}
@@ -191,6 +227,17 @@ def test_extra_brings_its_requirements() -> None:
     projects: Projects = {"a": {"1": with_extras(x=["b<2"])}, "b": PAIR}
     assert chosen(projects, "a") == {"a": "1"}
     assert chosen(projects, "A[X]") == {"a": "1", "b": "1"}
+
+
+@pytest.mark.parametrize("marker", ["", "; python_version >= '3.8'", "; os_name == 'posix' or extra == 'x'"])
+def test_requirement_with_and_without_an_extra_is_one_fact(marker: str) -> None:
+    """Without its extra, it belongs to the project, and the extra says nothing new."""
+    release = FakeRelease(requires=[f"b>=1{marker}", "c; extra == 'x'"], extras=["x"])
+    resolution = answer({"a": {"1": release}, "b": PAIR, "c": PAIR}, "a[x]")
+    assert isinstance(resolution, Resolution)
+    pick = resolution.pick("b")
+    assert pick is not None
+    assert [fact.text for fact in pick.facts if "requires" in fact.text] == ["a 1 requires b>=1"]
 
 
 def test_unknown_extra_is_ignored() -> None:

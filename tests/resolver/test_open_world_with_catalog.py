@@ -171,7 +171,7 @@ def test_extras_for_amd_gpus_are_named_if_none_is_requested(
     for text, expected in ((requested, named), ("b", [])):
         answer = resolve(load(), ask(load(), text, day="2026-11-21"), indexes)
         assert isinstance(answer, Resolution)
-        (sentence,) = [one for one in answer.warnings if "AMD GPUs" in one] or [""]
+        (sentence,) = [str(one) for one in answer.warnings if "AMD GPUs" in one] or [""]
         assert [name for name in expected if name in sentence] == expected
         assert bool(sentence) == bool(expected)
     cpu = ask(load(), requested, site="local", backend="cpu", python="3.12", glibc="2.36", day="2026-11-21")
