@@ -317,9 +317,8 @@ def _context_of_selection(context: Context) -> Context:
         else:
             columns.append(text)
     rows = {name: ",".join(texts) for name, texts in limits.items() if texts}
-    result = context.with_options(requirements=columns or ["torch"], gfx=gfx or context.args.gfx, **rows)
-    result.settings.keep_installed = None
-    return result
+    changed = context.with_options(requirements=columns or ["torch"], gfx=gfx or context.args.gfx, **rows)
+    return changed.with_settings(keep_installed=None)
 
 
 def _is_requested(
