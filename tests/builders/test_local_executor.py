@@ -52,9 +52,8 @@ def builds_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
             return index.root / task.pick.name
 
         monkeypatch.setattr(local, "build_wheel", build_wheel)
-        rank = {task.build_key: number for number, task in enumerate(tasks)}
         by_key = {task.build_key: task for task in tasks}
-        return Builds(by_key, Index(tmp_path), limits, Recorder(), rank=rank)
+        return Builds(by_key, Index(tmp_path), limits, Recorder())
 
     return make
 
