@@ -212,7 +212,7 @@ class TestFullDisk:
                 raise
 
         builds = builds_of(
-            {"one": fail, "two": wait, "three": lambda _: third.touch()}, Limits(jobs=2), compiles=False
+            {"one": fail, "two": wait, "zero": lambda _: third.touch()}, Limits(jobs=2), compiles=False
         )
         with pytest.raises(DiskFullError) as caught:
             builds.run(keep_going=True)
