@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from resolver.answers.network import with_network_plugin
-<<<<<<< HEAD
-from resolver.answers.resolution import preferred_solution, resolution_of
-from resolver.compiling import compile_problem, start_problem
-=======
 from resolver.answers.resolution import FROM_PROVEN_SET, preferred_solution, resolution_of
-from resolver.compiling import compile_facts, compile_problem, start_problem, state_request
->>>>>>> main
+from resolver.compiling import compile_problem, start_problem
 from resolver.compiling.names import for_rocm, named_by, wheels_for_rocm
 from resolver.compiling.problem_builder import advice_for, is_advised, reachable
 from resolver.errors import MatrixError

@@ -52,7 +52,8 @@ def builds_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
             return index.root / task.pick.name
 
         monkeypatch.setattr(local, "build_wheel", build_wheel)
-        by_key = {task.build_key: task for task in tasks}
+        # Ready builds of the same length start in the order of their keys.
+        by_key = {f"{number:02}{task.build_key}": task for number, task in enumerate(tasks)}
         return Builds(by_key, Index(tmp_path), limits, Recorder())
 
     return make
@@ -212,7 +213,7 @@ class TestFullDisk:
                 raise
 
         builds = builds_of(
-            {"one": fail, "two": wait, "zero": lambda _: third.touch()}, Limits(jobs=2), compiles=False
+            {"one": fail, "two": wait, "three": lambda _: third.touch()}, Limits(jobs=2), compiles=False
         )
         with pytest.raises(DiskFullError) as caught:
             builds.run(keep_going=True)
