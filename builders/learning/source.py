@@ -57,6 +57,7 @@ _CMAKE_ENV = re.compile(r"\$ENV\{(\w+)\}")
 _CMAKE_OPTION = re.compile(r"^\s*option\s*\(\s*(\w+)\s+\"[^\"]*\"\s*(\w*)", re.MULTILINE | re.IGNORECASE)
 _CMAKE_MINIMUM = re.compile(r"cmake_minimum_required\s*\(\s*VERSION\s+(\d+)\.(\d+)", re.IGNORECASE)
 _CMAKE_PROJECT = re.compile(r"^\s*project\s*\(([^)]*)\)", re.MULTILINE | re.IGNORECASE)
+_CMAKE_LANGUAGE = re.compile(r"enable_language\s*\(\s*(\w+)", re.IGNORECASE)
 _CMAKE_TORCH = re.compile(r"^\s*find_package\s*\(\s*Torch\b", re.MULTILINE)
 _CMAKE_DOWNLOAD = re.compile(r"FetchContent_|ExternalProject_Add|file\s*\(\s*DOWNLOAD", re.IGNORECASE)
 _COMPUTES_VERSION = {"version", "others", "use_scm_version", "pbr", "setuptools_scm"}
@@ -80,6 +81,8 @@ class CMake(msgspec.Struct, frozen=True):
     files: tuple[str, ...] = ()
     languages: tuple[str, ...] = ()
     """The languages in ``project()``, which every build enables."""
+    optional_languages: tuple[str, ...] = ()
+    """The languages in ``enable_language()``."""
     minimum: tuple[int, int] | None = None
     uses_torch: bool = False
     downloads: bool = False
@@ -463,6 +466,7 @@ def _read_cmake(
     cmake = CMake(
         tuple(texts),
         tuple(language for language in ("C", "CXX", "CUDA", "HIP") if language in projects),
+        tuple(dict.fromkeys(name.upper() for name in _CMAKE_LANGUAGE.findall(whole))),
         min(minimum, default=None),
         bool(_CMAKE_TORCH.search(whole)),
         bool(_CMAKE_DOWNLOAD.search(whole)),
