@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _PATTERNS = ("matrix-verify-*.out", "slurm-*.out", "matrix-all-reduce-*.log")
-"""The output of `matrix verify --gpu`, of the job scripts, and of RCCL, in the present directory."""
+"""The output of `matrix check CONTAINER --gpu`, of the job scripts, and of RCCL, in the present directory."""
 _LONGEST = 200_000
 """Characters that are kept of the beginning, and of the end, of a file."""
 

@@ -136,7 +136,7 @@ def first_run() -> list[str]:
 
 def test_commands_of_first_run_exist(flags: dict[str, set[str]]) -> None:
     commands = [shlex.split(line, comments=True) for line in first_run() if line.startswith("matrix ")]
-    assert {words[1] for words in commands} == {"doctor", "build-container", "verify", "env", "report"}
+    assert {words[1] for words in commands} == {"check", "build-container", "verify", "env", "report"}
     for words in commands:
         assert {word for word in words if word.startswith("-")} <= flags[words[1]]
     scripts = {match for line in first_run() for match in re.findall(r"job-\w+\.sh", line)}

@@ -153,7 +153,7 @@ class User:
 
     def verify(self, sif: str, **env: str) -> tuple[int, dict[str, Any]]:
         """Verify the container; return the exit code and the JSON document."""
-        done = self.matrix("verify", "--image", sif, "--format", "json", **env)
+        done = self.matrix("check", sif, "--run", "--format", "json", **env)
         document = json.loads(done.stdout)
         assert "verdict" in document, document
         return done.returncode, document
@@ -161,7 +161,7 @@ class User:
     def audit(self, project: str, *options: str) -> dict[str, Any]:
         """Audit the wheel of a project in the index."""
         (wheel,) = (self.work / "index" / "simple" / project).glob("*.whl")
-        done = self.matrix("audit", str(wheel), *options, "--format", "json")
+        done = self.matrix("check", str(wheel), *options, "--format", "json")
         (row,) = json.loads(done.stdout)["wheels"]
         assert isinstance(row, dict)
         return row

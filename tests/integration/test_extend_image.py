@@ -178,7 +178,7 @@ def test_environment_on_image_is_created_packed_verified_and_updated(user: User)
     files = seen["files"]
     assert all(files[name].startswith("/opt/venv/lib/") for name in ("numpy", "torch"))
     assert all(files[name].startswith("/user-software/lib/") for name in ("einops", "tinyext", "tinyother"))
-    verified = user.matrix("verify", "--python", "bash run.sh python", "--format", "json")
+    verified = user.matrix("check", "bash run.sh python", "--run", "--format", "json")
     answer = json.loads(verified.stdout)
     assert (verified.returncode, answer["verdict"]) == (0, "sound"), answer["findings"]
     assert not any(finding["id"] == "verify-twice" for finding in answer["findings"])
@@ -225,10 +225,10 @@ def test_definition_extends_image(user: User, source: str) -> None:
     assert seen["prefix"] == "/opt/matrix"
     assert seen["files"]["torch"].startswith("/opt/venv/lib/")
     assert seen["files"]["numpy"].startswith("/opt/venv/lib/")
-    verified = user.matrix("verify", "--image", unpacked, "--format", "json")
+    verified = user.matrix("check", unpacked, "--run", "--format", "json")
     answer = json.loads(verified.stdout)
     assert (verified.returncode, answer["verdict"]) == (0, "sound"), answer["findings"]
-    inspected = user.matrix("inspect", unpacked, "--format", "json")
+    inspected = user.matrix("check", unpacked, "--format", "json")
     document = json.loads(inspected.stdout)
     assert document["how"].endswith("its files were read"), inspected.stderr
     assert document["distributions"] > len(seen["files"])

@@ -195,7 +195,7 @@ def _python_of(pid: int, script: str) -> int:
 
 
 def doctor(rig: Rig, image: Path, work: Path) -> tuple[int, Any, str]:
-    done = rig.matrix("doctor", "--base-image", str(image), "--format", "json", cwd=work)
+    done = rig.matrix("check", "--base-image", str(image), "--format", "json", cwd=work)
     return done.returncode, json.loads(done.stdout or "null"), done.stderr
 
 

@@ -1,4 +1,4 @@
-"""``matrix inspect`` on real things: the rig's image, installed wheels, and a repaired environment."""
+"""``matrix check`` on real things: the rig's image, installed wheels, and a repaired environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_MEMORY = 500_000  # kilobytes
 
 
 def inspected(work: Path, *arguments: str, code: int) -> dict[str, Any]:
-    done = matrix(work, "inspect", *arguments, "--format", "json")
+    done = matrix(work, "check", *arguments, "--format", "json")
     assert done.returncode == code, done.stdout + done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     return document
@@ -40,7 +40,7 @@ def test_image_of_the_rig_is_read_without_being_started(rig: Rig) -> None:
     bin_ = work / "bin"
     bin_.mkdir()
     (bin_ / "unsquashfs").symlink_to(shutil.which("unsquashfs") or "")
-    done = rig.matrix("inspect", str(rig.image), "--site", "lumi-g", "--format", "json", cwd=work)
+    done = rig.matrix("check", str(rig.image), "--site", "lumi-g", "--format", "json", cwd=work)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["how"].endswith("its file system (unsquashfs) was read without starting it")
@@ -59,7 +59,7 @@ def test_image_is_listed_by_a_script_if_it_cannot_be_read_otherwise(rig: Rig) ->
         if path.name != "unsquashfs":
             (work / "bin" / path.name).symlink_to(path)
     env = {"PATH": f"/usr/local/bin:{work}/bin"}
-    done = rig.matrix("inspect", str(rig.image), "--format", "json", cwd=work, env=env)
+    done = rig.matrix("check", str(rig.image), "--format", "json", cwd=work, env=env)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert "in an isolated container, because unsquashfs is not installed" in document["how"]
@@ -147,7 +147,7 @@ def test_repaired_environment_is_installed_and_verified(tmp_path: Path) -> None:
     ]
     done = subprocess.run(line, capture_output=True, text=True, check=False, env=pip_environment())
     assert done.returncode == 0, done.stderr
-    verified = matrix(repaired, "verify", "--python", str(python), "--format", "json")
+    verified = matrix(repaired, "check", str(python), "--run", "--format", "json")
     assert verified.returncode == 0, verified.stdout
     document = inspected(repaired, "env", code=0)
     assert "verify-pins" in ids(document, "info")  # the lock is beside it

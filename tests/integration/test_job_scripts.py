@@ -111,7 +111,7 @@ def test_rank_that_hangs_is_named(slurm: Slurm, work: Path) -> None:
 
 
 def verify(slurm: Slurm, work: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run ``matrix verify --gpu --nodes 2`` in a directory, and wait for the job."""
+    """Run ``matrix check CONTAINER --gpu --nodes 2`` in a directory, and wait for the job."""
     command = [sys.executable, "-m", "matrix", "verify", "--gpu", "--nodes", "2", "--partition", PARTITION]
     variables = {**os.environ, **slurm.env, "GLOO_SOCKET_IFNAME": "lo"}
     return subprocess.run(

@@ -138,8 +138,8 @@ def run_matrix(work: Path, *arguments: str) -> str:
 
 
 def verify(work: Path, python: Path) -> tuple[int, dict[str, str]]:
-    """Return the exit code of `matrix verify`, and the messages of its findings that are not info, by id."""
-    done = matrix(work, "verify", "--python", str(python), "--format", "json")
+    """Return the exit code of `matrix check --run`, and its findings that are not info, by id."""
+    done = matrix(work, "check", str(python), "--run", "--format", "json")
     findings = json.loads(done.stdout)["findings"]
     return done.returncode, {row["id"]: row["message"] for row in findings if row["severity"] != "info"}
 

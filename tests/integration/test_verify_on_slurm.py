@@ -1,4 +1,4 @@
-"""``matrix verify --gpu`` with a real Slurm; its GPU is a stand-in that Slurm only counts."""
+"""``matrix check CONTAINER --gpu`` with a real Slurm; its GPU is a stand-in that Slurm only counts."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ BAD = [
     ("env --for cotainr", "matrix.lock", "matrix resolve"),
     ("env --for cotaner", "'cotaner'", "Did you mean cotainr?"),
     ("index", "ACTION", "ACTION is one of: list, add"),
-    ("audit", "WHEEL", "matrix audit --help"),
+    ("audit", "WHEEL", "matrix check --help"),
     ("audit nowhere-1.0-py3-none-any.whl", "nowhere-1.0-py3-none-any.whl does not exist", ""),
     ("audit nowhere", "nowhere does not exist", ""),
     ("verify --image nowhere.sif", "nowhere.sif does not exist", ""),

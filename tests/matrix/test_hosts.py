@@ -99,8 +99,8 @@ def test_messages_about_variables_contain_no_secrets() -> None:
 
 
 COMMANDS = [
-    ["doctor"],
-    ["doctor", "--format", "json"],
+    ["check"],
+    ["check", "--format", "json"],
     ["run", "--", "true"],
     ["run", "--dry-run", "--", "cotainr"],
     ["resolve", "sympy", "--backend", "cpu"],

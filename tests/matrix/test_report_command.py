@@ -121,7 +121,7 @@ def test_other_files_are_rejected(text: str, capsys: Capture) -> None:
 
 def test_inspections_are_included(tmp_path: Path, capsys: Capture) -> None:
     tree = Tree(tmp_path / "<env>").torch("2.5.1+cu124", cuda="12.4").dist("nvidia-nccl-cu12", "2.21.5")
-    assert main(["inspect", str(tree.root), *ON_LUMI, "--format", "json"]) == 1
+    assert main(["check", str(tree.root), *ON_LUMI, "--format", "json"]) == 1
     Path("inspect.json").write_text(capsys.readouterr().out)
     assert main(["report", "apex", "torch==2.9.1", *ON_LUMI, "--include", "inspect.json"]) == 0
     assert "inspections" in sections()

@@ -31,17 +31,17 @@ from tests.support.tiny import tiny_wheel
 
 WHEEL = "deepspeed-1.0-py3-none-any.whl"
 LINES = {
-    "audit": ["audit", WHEEL],
+    "audit": ["check", WHEEL],
     "build-one": ["build-one", "0123456789abcdef"],
     "build-wheels": ["build-wheels", "--dry-run"],
     "catalog": ["catalog", "list"],
-    "check": ["check", "requirements.txt", "--no-preflight"],
+    "check": ["check", "requirements.txt"],
     "diff": ["diff", "matrix.lock", "matrix.lock"],
     "env": ["env", "--for", "pip"],
     "explain": ["explain", "torch"],
     "fetch": ["fetch", "--offline"],
     "graph": ["graph", "deepspeed"],
-    "inspect": ["inspect", "requirements.txt"],
+    "inspect": ["check", "requirements.txt"],
     "index": ["index", "check"],
     "recipe": ["recipe", "draft", "project"],
     "resolve": ["resolve", "torch==2.13.0", "--backend", "cpu"],
@@ -75,7 +75,7 @@ def fill(folder: Path) -> Path:
     shutil.copy(Index(folder / "index").wheels("deepspeed")[0], folder / WHEEL)
     try:
         assert main(["resolve", "deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
-        main(["audit", WHEEL])  # learns a row, on which the answers of tests would otherwise depend
+        main(["check", WHEEL])  # learns a row, on which the answers of tests would otherwise depend
     finally:
         os.chdir(before)
     (folder / "requirements.txt").write_text("ninja==1.13.0\n")
@@ -312,9 +312,9 @@ ROOT = Path(__file__).parents[2]
         (">/dev/full", "catalog list", 3),
         ("2>/dev/full", "resolve apx", 2),
         ("<&- >&- 2>&-", "catalog list", 3),
-        (">&- 2>/dev/full", "explain --log -", 3),
+        (">&- 2>/dev/full", "check -", 3),
         ("<&- >/dev/full 2>/dev/full", "index list --format json", 3),
-        ("<&- 2>&-", "explain --log -", 1),
+        ("<&- 2>&-", "check -", 1),
     ],
 )
 def test_exit_code_with_unusable_streams(

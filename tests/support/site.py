@@ -68,7 +68,7 @@ class Site:
         return wheel
 
     def audit(self, wheel: Path, *more: str) -> dict[str, Any]:
-        done = self.matrix("audit", str(wheel), *more, "--format", "json")
+        done = self.matrix("check", str(wheel), *more, "--format", "json")
         (row,) = json.loads(done.stdout)["wheels"]
         assert isinstance(row, dict)
         return row
