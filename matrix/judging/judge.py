@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,20 +14,25 @@ from msgspec.structs import replace
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builders.audit import Expected, audit_wheel, image_provider
-from builders.constants import LOCK_FILE
+from builders.constants import LOCK_FILE, MOUNTED_INDEX
 from builders.containers.image import is_local
-from builders.diagnosis import DiagnosisContext, diagnose, diagnose_stream
+from builders.diagnosis import DiagnosisContext, looks_like_log, read_log
+from builders.diagnosis import read as read_pipe
 from builders.findings import SEVERITIES, Finding
 from builders.gpu.content import read_complete
 from builders.installed.checks import findings_of
 from builders.probe.ask import user_packages
+from builders.storage.files import write_atomic
 from matrix.judging.corrections import check, difference, fixed
 from matrix.judging.machine import judge_base_image, judge_machine
-from matrix.judging.nearest import predict
+from matrix.judging.nearest import CONDA_RUNTIME, predict
+from matrix.judging.repair import replaced
 from matrix.judging.running import IMAGES, place_of, start
 from matrix.judging.target import CONSUMERS, expect_lock, expect_request
-from matrix.judging.verdict import JudgedItem, Judgement, Ran, conclude
+from matrix.judging.verdict import JudgedItem, Judgement, Ran, conclude, is_open
+from matrix.reading.pip_line import url_path
 from matrix.reading.recognise import read
+from matrix.reading.requirements import read_file
 from resolver.compiling.problem_builder import check_target
 from resolver.consequences import Side
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
@@ -39,9 +45,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from builders.audit.wheel_audit import Report
+    from builders.installed.reading import Installed
     from builders.probe.ask import EnvironmentReply
     from matrix.command_line.context import Context
     from matrix.judging.target import Consumer, ExpectedTarget
+    from matrix.judging.verdict import Verdict
     from matrix.reading.items import Reading
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Recipe
@@ -50,7 +58,9 @@ if TYPE_CHECKING:
 _TARGET_OPTIONS = ("site", "date", "backend", "driver", "base_image", "gfx", "rocm", "python")
 _URL = re.compile(r"(https?|file)://[^\s$]+")
 _OF_TORCH = re.compile(r"//[\w.-]*pytorch\.org/")
-_LOGS = {".log", ".out", ".err"}
+_NO_LOGS = {".yml", ".yaml", ".toml", ".lock", ".json", ".in", ".def", ".eb", ".cfg"}
+_HEAD = 1 << 16
+"""Bytes in which the kind of a file shows."""
 _HINT_NAME = "Name an environment, an image, a wheel, a log, or a file that describes an environment."
 
 
@@ -79,15 +89,13 @@ def judge_thing(
     elif _is_log(path, thing):
         judged_.kind = "log"
         _judge_log(judged_, thing, context)
-    elif not args.run or (path.exists() and (path.is_dir() or path.suffix in IMAGES)):
+    elif not args.run or (thing and path.exists() and (path.is_dir() or path.suffix in IMAGES)):
         with context.console.task(f"read {thing}"):
             reading = _read(path)
         judged_.kind, judged_.how, judged_.unread = reading.kind, reading.how, reading.unread
         judged_.platform = _platform(reading)
-        own = [
-            url for url in reading.index_urls if _URL.fullmatch(url) and not _OF_TORCH.search(url)
-        ]  # the catalog binds torch's
-        context = context.with_options(extra_index_url=[*(args.extra_index_url or []), *own])
+        urls = [*(args.extra_index_url or []), *_indexes(reading, args.index)]
+        context = context.with_options(extra_index_url=urls)
         with context.console.task("judge"):
             answer = _judge_reading(judged_, reading, context, lock)
     if args.run:
@@ -102,13 +110,25 @@ def judge_thing(
     return judged_, context, answer
 
 
+def _indexes(reading: Reading, ours: Path) -> Iterator[str]:
+    """Yield the indexes of a file that exist here, other than torch's, which the catalog binds."""
+    for url in reading.index_urls:
+        here = url.replace(MOUNTED_INDEX, (ours / "simple").absolute().as_uri())
+        exists = not here.startswith("file:") or Path(url_path(here)).is_dir()
+        if _URL.fullmatch(here) and exists and not _OF_TORCH.search(here):
+            yield here
+
+
 def is_wheel(path: Path) -> bool:
     """Return whether a path is a wheel or a directory of wheels."""
     return path.suffix == ".whl" or (path.is_dir() and any(path.glob("*.whl")))
 
 
 def _is_log(path: Path, thing: str) -> bool:
-    return thing == "-" or path.suffix in _LOGS
+    if thing == "-" or not path.is_file() or path.suffix in IMAGES or path.suffix in _NO_LOGS:
+        return thing == "-"
+    with path.open("rb") as source:
+        return looks_like_log(path.name, source.read(_HEAD).decode(errors="replace"))
 
 
 def _read(path: Path) -> Reading:
@@ -187,7 +207,11 @@ def _judge_reading(
     if reading.content is not None:
         own = user_packages(reading.content.python)
         judged_.findings += findings_of(reading.content, Side(catalog, request), lock, own)
-        return predict(judged_, reading, context) if context.args.repair else None
+        if context.args.repair:
+            return predict(judged_, reading, context)
+        judged_.changes = replaced(catalog, reading.items, context.args.drop)[1]
+        judged_.distributions = list(_installed_verdicts(reading.content, judged_.findings))
+        return None
     if reading.document is not None:
         expected = expected_of(reading, context, lock)
         if context.args.fix:
@@ -208,10 +232,28 @@ def _judge_reading(
     return predict(judged_, reading, context)
 
 
+def _installed_verdicts(content: Installed, findings: Sequence[Finding]) -> Iterator[JudgedItem]:
+    """Yield the verdict about each installed distribution: that of the worst finding about it."""
+    about: dict[str, list[Finding]] = {}
+    for finding in findings:
+        about.setdefault(str(finding.evidence.get("distribution", "")), []).append(finding)
+    for name, version in sorted(content.versions.items()):
+        found = about.get(f"{name} {version}", [])
+        error = next((finding for finding in found if finding.severity == "error"), None)
+        open_ = next((finding for finding in found if is_open(finding)), None)
+        verdict: Verdict = "does-not-fit" if error else "not-judged" if open_ else "fits"
+        evidence = (error or open_ or Finding("", "info", "nothing in its files is against it")).message
+        yield JudgedItem(name=name, version=version, verdict=verdict, evidence=evidence)
+
+
 def _is_of_lock(reading: Reading, lock: Resolution) -> bool:
     """Return whether everything in a file is in a lock, in the same version."""
     pins = {pick.name: pick.pinned for pick in lock.distributions}
-    return all(item.version and pins.get(item.name) == item.version for item in reading.items)
+    return all(
+        (item.version and pins.get(item.name) == item.version)
+        or (item.installer == "conda" and item.name in CONDA_RUNTIME)
+        for item in reading.items
+    )
 
 
 def expected_of(reading: Reading, context: Context, lock: Resolution | None) -> ExpectedTarget:
@@ -225,8 +267,6 @@ def expected_of(reading: Reading, context: Context, lock: Resolution | None) -> 
 
 
 def _fix(judged_: Judgement, reading: Reading, expected: ExpectedTarget) -> None:
-    from matrix.reading.requirements import read_file
-
     path = Path(reading.name)
     try:
         text = read_file(path, pipes=False)
@@ -243,10 +283,6 @@ def _fix(judged_: Judgement, reading: Reading, expected: ExpectedTarget) -> None
 
 def _overwrite(path: Path, text: str) -> None:
     """Replace the text of a file; keep its permissions and its byte order mark."""
-    from codecs import BOM_UTF8
-
-    from builders.storage.files import write_atomic
-
     mode = path.stat().st_mode & 0o7777
     with path.open("rb") as source:
         mark = source.read(len(BOM_UTF8)) == BOM_UTF8
@@ -255,13 +291,11 @@ def _overwrite(path: Path, text: str) -> None:
 
 
 def _judge_log(judged_: Judgement, thing: str, context: Context) -> None:
-    backend = context.args.backend or ""
-    if thing == "-":
-        findings = diagnose_stream(sys.stdin.buffer, DiagnosisContext(backend=backend))
-    else:
-        findings = diagnose(Path(thing), DiagnosisContext(backend=backend))
-    judged_.findings += findings
-    if not findings:
+    known = DiagnosisContext(backend=context.args.backend or "")
+    log = read_pipe(sys.stdin.buffer, known) if thing == "-" else read_log(Path(thing), known)
+    judged_.kind = f"log of a {log.kind}" if log.kind else "log"
+    judged_.findings += log.findings or log.unknown
+    if not judged_.findings:
         text = "No known failure was recognized in this log."
         judged_.findings.append(Finding("log-not-judged", "warning", text))
 

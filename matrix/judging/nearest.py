@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from matrix.judging.verdict import Judgement
     from matrix.reading.items import Reading
 
+CONDA_RUNTIME = {
+    "c-compiler", "cmake", "compilers", "cxx-compiler", "fortran-compiler", "gcc", "gfortran", "git", "gxx",
+    "libgcc", "libgcc-ng", "libgomp", "libstdcxx", "libstdcxx-ng", "make", "ninja", "pip", "pkg-config",
+}  # fmt: skip
+"""What conda installs for programs of any kind: compilers with their runtime, tools, and pip."""
 _UNLABELLED = "PyPI's build, which is for CUDA"
 
 
@@ -103,6 +108,14 @@ def _verdicts(
             evidence = change.reason + (f" ({change.source})" if change.source else "")
             yield JudgedItem(
                 name=item.name, version=version, verdict="does-not-fit", evidence=evidence, line=item.line
+            )
+        elif item.installer == "conda" and item.name in CONDA_RUNTIME:
+            yield JudgedItem(
+                name=item.name,
+                version=version,
+                verdict="fits",
+                evidence="it has no code for a GPU",
+                line=item.line,
             )
         elif pick is None:
             evidence = "conda installs it" if item.installer == "conda" else "it was not resolved"

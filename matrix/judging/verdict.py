@@ -22,7 +22,7 @@ VERDICTS: tuple[Verdict, ...] = ("does-not-fit", "not-judged", "own-risk", "fits
 EXIT_CODES: dict[Verdict, int] = {"fits": 0, "own-risk": 0, "does-not-fit": 1, "not-judged": 4}
 CANNOT_USE = {"verify-torch-cuda", "verify-torch-cpu", "driver-refuses", "cuda-torch"}
 """Findings because of which the GPUs cannot be used; they come first in a verdict."""
-_NOT_JUDGED = {"bundle-not-read"}
+_NOT_JUDGED = {"bundle-not-read", "not-known"}
 _OWN_RISK = {"driver-risk", "old-rocm"}
 
 
@@ -110,9 +110,10 @@ def conclude(judged: Judgement, site: str) -> None:
         judged.verdict = "does-not-fit"
         count = len(errors) + len(bad)
         cannot = bool(errors) and errors[0].id in CANNOT_USE
-        reason = errors[0].message if errors else f"{bad[0].name} {bad[0].version}: {bad[0].evidence}"
+        reason = _about(errors[0]) if errors else f"{bad[0].name} {bad[0].version}: {bad[0].evidence}"
         start = f"{what} cannot use the GPUs of {where}" if cannot else f"{what} does not work at {where}"
         more = f" {count - 1} more below." if count > 1 else ""
+        start = what if judged.kind.startswith("log") else start
         judged.text = f"{start}: {reason.strip().rstrip('.')}.{more}"
     elif open_items or open_findings or unread:
         judged.verdict = "not-judged"
@@ -135,6 +136,12 @@ def conclude(judged: Judgement, site: str) -> None:
         warnings = sum(finding.severity == "warning" for finding in judged.findings)
         more = _counted(warnings, "warning is below", "warnings are below")
         judged.text = f"{what} fits {where}{f'; {more}' if more else ''}."
+
+
+def _about(finding: Finding) -> str:
+    """Return the message of a finding, after the line that it is about."""
+    text = finding.evidence.get("text", "")
+    return f"{text}: {finding.message}" if isinstance(text, str) and text else finding.message
 
 
 def _counted(number: int, one: str, many: str) -> str:

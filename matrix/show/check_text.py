@@ -36,10 +36,10 @@ def show(judged: Judgement, console: Console) -> None:
         console.text(f"Started: Python {judged.ran.python}, {judged.ran.executable}")
     if judged.diff:
         console.data(f"\n{judged.diff}")
-    if judged.kind == "log":
+    if judged.kind.startswith("log"):
         known = [finding for finding in judged.findings if "cause" in finding.evidence]
-        if known:
-            console.data("\n" + diagnosis_text(known, sources=True))
+        others = [str(finding) for finding in judged.findings if "cause" not in finding.evidence]
+        console.data("\n" + "\n".join([*others, *([diagnosis_text(known, sources=True)] if known else [])]))
         return
     if console.verbosity >= 0:
         _wheels(judged, console)

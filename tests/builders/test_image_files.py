@@ -228,7 +228,7 @@ def test_every_form_has_the_same_verdict(tmp_path: Path, capsys: pytest.CaptureF
     for path in forms:
         assert main(["check", str(path), "--site", "lumi-g", "--date", "2026-11-20"]) == 1, path
         verdict = capsys.readouterr().out.replace("\n", " ")
-        assert verdict.startswith("Cannot use the GPUs of lumi-g: torch 2.5.1 is for CUDA 12.4."), path
+        assert "cannot use the GPUs of lumi-g on 2026-11-20: torch 2.5.1 is for CUDA 12.4." in verdict, path
 
 
 def bad(path: Path) -> dict[str, Path]:

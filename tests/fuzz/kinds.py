@@ -29,7 +29,7 @@ from ruamel.yaml import YAML
 from builders.audit import audit_wheel
 from builders.audit.elf import read_object
 from builders.audit.gpu_code import read_code_objects
-from builders.diagnosis import diagnose
+from builders.diagnosis import read_log
 from builders.index import Index
 from builders.index_client import metadata, pages
 from builders.scheduling.slurm import Slurm
@@ -559,7 +559,7 @@ def enter_sdist_metadata(content: bytes, _: Path) -> None:
 
 
 def enter_log(content: bytes, work: Path) -> None:
-    diagnose(written(content, work / "log"))
+    read_log(written(content, work / "log"))
 
 
 CHECKS = TESTS / "matrix" / "checks"

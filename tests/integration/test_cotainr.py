@@ -55,16 +55,6 @@ PACKAGES = "/opt/cotainr/conda/envs/conda_container_env/lib/python3.11/site-pack
 """The directory that cotainr installs into, in a container."""
 DISTURBING = {"SINGULARITY_BIND": "/var/spool:/nowhere", "TMPDIR": "/opt", "PIP_USER": "1"}
 """Variables of a site's modules, and of a user, with which a build by cotainr alone fails."""
-SMALL = """\
-name: small
-channels:
-  - conda-forge
-dependencies:
-  - python=3.11
-  - pip
-  - pip:
-    - tinyext==1.0+rocm7.2
-"""
 JOB = """\
 source train.sif.files/environment.sh
 apptainer exec train.sif python -c 'import torch, apex.amp_C, bitsandbytes, deepspeed, flash_attn
@@ -103,12 +93,6 @@ class User:
 
     def run(self, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
         return self.rig.run_as_user(command, cwd=self.work, env=self.env | env)
-
-    def build(self, sif: str, *options: str) -> subprocess.CompletedProcess[str]:
-        """Build a container with `matrix run`."""
-        command = ["cotainr", "build", sif, "--base-image", str(self.rig.image), "--conda-env", "env.yml"]
-        command += ["--accept-licenses", "-v", "--no-color"]
-        return self.matrix("run", *options, "--", *command, **self.building)
 
     def build_script(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Build a container with build.sh."""
@@ -154,15 +138,14 @@ class User:
     def verify(self, sif: str, **env: str) -> tuple[int, dict[str, Any]]:
         """Verify the container; return the exit code and the JSON document."""
         done = self.matrix("check", sif, "--run", "--format", "json", **env)
-        document = json.loads(done.stdout)
-        assert "verdict" in document, document
-        return done.returncode, document
+        (thing,) = json.loads(done.stdout)["things"]
+        return done.returncode, thing
 
     def audit(self, project: str, *options: str) -> dict[str, Any]:
         """Audit the wheel of a project in the index."""
         (wheel,) = (self.work / "index" / "simple" / project).glob("*.whl")
         done = self.matrix("check", str(wheel), *options, "--format", "json")
-        (row,) = json.loads(done.stdout)["wheels"]
+        (row,) = json.loads(done.stdout)["things"][0]["wheels"]
         assert isinstance(row, dict)
         return row
 
@@ -185,12 +168,16 @@ def cotainr(rig: Rig) -> Path:
 
 @pytest.fixture(scope="module")
 def small(rig: Rig, cotainr: Path) -> User:
-    """Create an index with one wheel, and an environment file that requires the wheel."""
+    """Create an index with one wheel, and the files of `matrix env` for a lock of the wheel."""
     user = User(rig, rig.work(), cotainr)
     wheel = tiny_wheel(user.work, "tinyext", "1.0+rocm7.2", requires=["packaging"])
     Index(user.work / "index").publish(wheel, {})
-    (user.work / "env.yml").write_text(SMALL)
+    lock = lock_of(built_pick("tinyext", wheel_version="1.0+rocm7.2"))
+    lock = with_image(lock, BaseImage(name="base", path=str(rig.image)))
+    (user.work / "matrix.lock").write_text(dumps(lock))
+    (user.work / FILES).mkdir()
     hand_over(user.work)
+    good(user.matrix("env", "--for", "cotainr", "-o", FILES))
     return user
 
 
@@ -259,28 +246,13 @@ def hand_over(*folders: Path) -> None:
         subprocess.run(["chown", "-R", "--reference", str(folder), str(folder)], check=True)
 
 
-@pytest.mark.parametrize("route", ["bind", pytest.param("loopback", marks=pytest.mark.long)])
-def test_matrix_run_builds_container_from_index(small: User, route: str) -> None:
+def test_build_script_builds_container_from_index(small: User) -> None:
     """Packages on PYTHONPATH, such as packaging, are installed as well, and none into ~/.local."""
-    done = small.build(f"{route}.sif", *(["--route", route] if route == "loopback" else []))
-    good(done)
-    output = done.stdout + done.stderr
-    assert f"route {route}:" in output
-    for name in ("SINGULARITYENV_PYTHONPATH", *DISTURBING):
-        assert f"unset {name}:" in output
+    good(small.build_script("tiny.sif"))
     program = "import packaging, tinyext; print(tinyext.VERSION, tinyext.__file__, packaging.__file__)"
-    inside = small.run("apptainer", "exec", f"{route}.sif", "python", "-c", program)
+    inside = small.run("apptainer", "exec", "tiny.sif", "python", "-c", program)
     files = ("tinyext.py", "packaging/__init__.py")
     assert inside.stdout.split() == ["1.0+rocm7.2", *(f"{PACKAGES}{name}" for name in files)], inside.stderr
-
-
-def test_failed_build_keeps_exit_code(small: User) -> None:
-    command = [str(small.cotainr), "build", "x.sif", "--base-image", "no-such.sif"]
-    bare = small.run(*command)
-    done = small.matrix("run", "--", *command)
-    assert bare.returncode != 0
-    assert done.returncode == bare.returncode
-    assert "no-such.sif" in done.stdout + done.stderr
 
 
 def test_changed_lock_makes_container_again(rig: Rig, cotainr: Path) -> None:
@@ -333,7 +305,7 @@ def test_container_of_jax_is_made_only_if_its_plugin_loads(rig: Rig, cotainr: Pa
     assert done.stdout.endswith(f"jax.sif is ready: {count} distributions, verified.\n")
     code, answer = user.verify("jax.sif")
     messages = messages_of(answer)
-    assert (code, answer["verdict"]) == (0, "sound")
+    assert (code, answer["verdict"]) == (4, "not-judged")  # there is no GPU
     assert "jax_plugins/xla_rocm7/xla_rocm_plugin.so: loads" in messages["probe-object"]
     assert "jax_rocm7_plugin/rocm_plugin_extension.so: loads" in messages["probe-object"]
     (reason,) = messages["verify-gpu-not-judged"]
@@ -342,15 +314,11 @@ def test_container_of_jax_is_made_only_if_its_plugin_loads(rig: Rig, cotainr: Pa
 
 
 def test_cause_of_failed_pip_is_last(small: User) -> None:
-    lock = lock_of(built_pick("tinyext", wheel_version="1.0+rocm7.2"))
-    lock = with_image(lock, BaseImage(name="base", path=str(small.rig.image)))
-    (small.work / "matrix.lock").write_text(dumps(lock))
-    (small.work / FILES).mkdir()
-    hand_over(small.work)
-    good(small.matrix("env", "--for", "cotainr", "-o", FILES))
     definition = small.work / FILES / "env.yml"
-    definition.write_text(f"{definition.read_text()}      - no-such-project==1.0\n")
+    sound = definition.read_text()
+    definition.write_text(f"{sound}      - no-such-project==1.0\n")
     done = small.build_script("broken.sif")
+    definition.write_text(sound)
     assert done.returncode not in {0, 3}
     end = done.stderr.partition("build.sh: cotainr failed")[2]
     assert "No matching distribution found for no-such-project==1.0" in end.splitlines()[-1], done.stdout
@@ -366,8 +334,6 @@ def test_readme_builds_requested_ops(readme: User) -> None:
         (statement,) = (readme.work / "index" / "provenance").glob(f"{project}-*.json")
         findings = results_of(json.loads(statement.read_text()))["findings"]
         assert any(op in finding["message"] for finding in findings if finding["id"] == "probe-ops")
-    older = readme.audit("deepspeed", "--glibcxx", "3.4.1")
-    assert "libstdcxx-too-new" in {finding["id"] for finding in older["findings"]}
 
 
 def test_verify_reports_defects_of_base_image(readme: User) -> None:
@@ -377,7 +343,7 @@ def test_verify_reports_defects_of_base_image(readme: User) -> None:
     (own / "pip-99.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: pip\nVersion: 99\n")
     code, answer = readme.verify(str(readme.rig.image), PYTHONUSERBASE=str(readme.work / "own"))
     ids = [finding["id"] for finding in answer["findings"]]
-    assert (code, answer["verdict"]) == (1, "defective")
+    assert (code, answer["verdict"]) == (1, "does-not-fit")
     assert ids.count("verify-pin-missing") == len(readme.lock.distributions)
     assert "verify-torch-failed" in ids
     assert {"verify-user-site", "verify-user-site-adds"} & set(ids)
@@ -429,8 +395,8 @@ def check_four_wheels(user: User) -> None:
     assert all(locked[name].endswith(LABEL) for name in built)
     code, answer = user.verify("train.sif")
     errors = [finding for finding in answer["findings"] if finding["severity"] == "error"]
-    assert (code, answer["verdict"]) == (0, "sound"), errors
-    installed = {normalize_name(name): version for name, version in answer["distributions"].items()}
+    assert (code, answer["verdict"]) == (4, "not-judged"), errors  # there is no GPU
+    installed = {normalize_name(name): version for name, version in answer["ran"]["distributions"].items()}
     assert {name: installed[name] for name in locked} == locked
     messages = messages_of(answer)
     assert messages["verify-pins"] == {
@@ -439,14 +405,13 @@ def check_four_wheels(user: User) -> None:
     imports = {f"import {name}: loads" for name in ("apex", "bitsandbytes", "deepspeed", "flash_attn")}
     assert imports <= messages["probe-import"]
     assert {"verify-pip-check", "verify-library", "verify-gpu-not-judged"} <= messages.keys()
-    assert answer["not_judged"] >= 1
     loaded = {
         finding["evidence"]["member"] for finding in answer["findings"] if finding["id"] == "probe-object"
     }
     extensions = {re.sub(r"\.cpython-\S+", "", path.removeprefix(PACKAGES)) for path in loaded}
     assert extensions == {"apex/amp_C", "deepspeed/ops/adam/fused_adam_op"}
-    assert f"{PACKAGES}bitsandbytes/libbitsandbytes_cpu.so" in answer["libraries"]  # there is no GPU
-    assert answer["python"]["path"].startswith(PACKAGES.partition("lib/")[0])
+    assert f"{PACKAGES}bitsandbytes/libbitsandbytes_cpu.so" in answer["ran"]["libraries"]  # there is no GPU
+    assert answer["ran"]["executable"].startswith(PACKAGES.partition("lib/")[0])
     job = user.run("bash", "-c", JOB, MIOPEN_USER_DB_PATH=str(user.work / "miopen"))
     good(job)
     folders = re.findall(rf"(?m)^{PACKAGES}(\w+)/", job.stdout)  # DeepSpeed prints log lines, too
@@ -484,6 +449,6 @@ def test_large_environment_is_built_without_any_index(rig: Rig, cotainr: Path) -
     assert f"{count} distributions match the lock." in done.stdout
     code, answer = user.verify("large.sif")
     messages = {finding["id"]: finding["message"] for finding in answer["findings"]}
-    assert code == 0, answer["findings"]
+    assert code in {0, 4}, answer["findings"]
     assert messages["verify-pins"].startswith(f"{count} of {count} ")
     assert messages["verify-pip-check"] == "pip check: no broken requirements"

@@ -439,11 +439,10 @@ def test_environment_is_repaired_or_refused_with_reasons(name: str, tmp_path: Pa
     (tmp_path / name).write_text(FILES[name])
     options = ["--site", "lumi-g", "--format", "json"]
     done = matrix(tmp_path, "check", name, *options)
-    assert done.returncode in {0, 1}, done.stderr
-    document = json.loads(done.stdout)
+    assert done.returncode in {0, 1, 4}, done.stderr
+    (document,) = json.loads(done.stdout)["things"]
     assert all(change["reason"] for change in document["changes"])
-    if document["status"] == "conflict":
-        assert document["core"] or any(change["needed"] for change in document["changes"])
+    if document["core"] or any(change["needed"] for change in document["changes"]):
         return
     repaired = matrix(tmp_path, "check", name, *options, "--repair", "-o", "repaired")
     assert repaired.returncode == 0, repaired.stderr

@@ -109,7 +109,7 @@ class Site:
         self.capsys.readouterr()
         code = main(["check", python, "--run", "--format", "json", *options])
         findings: dict[str, list[dict[str, Any]]] = {}
-        for finding in json.loads(self.capsys.readouterr().out)["findings"]:
+        for finding in json.loads(self.capsys.readouterr().out)["things"][0]["findings"]:
             if finding["severity"] != "info":
                 findings.setdefault(finding["id"], []).append(finding)
         return code, findings

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from builders.diagnosis import diagnose
+from builders.diagnosis import read_log
 from matrix.cli import main
 
 Capture = pytest.CaptureFixture[str]
@@ -32,8 +32,8 @@ def test_log_json_is_one_document(capsys: Capture) -> None:
     log = LOGS / "cxx-17.log"
     assert main(["check", str(log), "--format", "json"]) == 1
     (thing,) = json.loads(capsys.readouterr().out)["things"]
-    assert thing.items() >= {"kind": "log", "thing": str(log), "verdict": "does-not-fit"}.items()
-    assert thing["findings"] == msgspec.to_builtins(diagnose(log))
+    assert thing.items() >= {"thing": str(log), "verdict": "does-not-fit"}.items()
+    assert thing["findings"] == msgspec.to_builtins(read_log(log).findings)
     assert [row["line"] for row in thing["findings"][0]["evidence"]["text"]] == [3, 4, 13]
 
 
@@ -55,9 +55,24 @@ def test_log_uses_backend(capsys: Capture) -> None:
 def test_log_without_known_failure_exits_4(capsys: Capture) -> None:
     assert main(["check", str(LOGS / "good" / "deepspeed-cpu.log"), "--format", "json"]) == 4
     (thing,) = json.loads(capsys.readouterr().out)["things"]
-    assert [row["id"] for row in thing["findings"]] == ["log-not-judged"]
+    assert {row["id"] for row in thing["findings"]} <= {"log-not-judged", "not-known"}
+
+
+def test_unknown_errors_are_named_with_similar_failures(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.log").write_text("Epoch 1\nRuntimeError: operator torchaudio::decode does not exist\n")
+    assert main(["check", "x.log"]) == 4
+    output = capsys.readouterr().out
+    assert "fits no known failure: RuntimeError: operator torchaudio::decode does not exist" in output
+    assert "torchvision-nms" in output
+    assert main(["check", "x.log", "--format", "json"]) == 4
+    (thing,) = json.loads(capsys.readouterr().out)["things"]
+    assert (thing["verdict"], thing["kind"]) == ("not-judged", "log of a run")
+    assert [finding["id"] for finding in thing["findings"]] == ["not-known"]
 
 
 def test_log_missing_file_is_bad_input(capsys: Capture) -> None:
     assert main(["check", "none.log"]) == 2
-    assert "Cannot read the log none.log" in capsys.readouterr().err
+    assert "none.log" in capsys.readouterr().err

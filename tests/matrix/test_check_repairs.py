@@ -186,7 +186,7 @@ def test_what_nothing_replaces_must_be_dropped(index: str, capsys: Capture) -> N
 def test_unknown_distribution_can_be_dropped(index: str, capsys: Capture) -> None:
     Path("freeze.txt").write_text("torch==2.5.1\nprivate-thing==1\n")
     assert main(["check", "freeze.txt", "--index-url", index]) == 1
-    assert "private-thing" in capsys.readouterr().out
+    assert "private-thing" in capsys.readouterr().err
     assert main(["check", "freeze.txt", "--index-url", index, "--drop", "private-thing"]) == 1
 
 

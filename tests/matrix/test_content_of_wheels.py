@@ -171,7 +171,7 @@ def test_verify_without_lock_names_wheels_that_require_cuda(
     wheels = [next(index.root.rglob(pattern)) for pattern in ("thing-2.0-*.whl", "sound-*.whl")]
     python = installed(tmp_path, *wheels)
     assert main(["check", python, "--run", "--format", "json"]) == 1
-    findings = json.loads(capsys.readouterr().out)["findings"]
+    findings = json.loads(capsys.readouterr().out)["things"][0]["findings"]
     (finding,) = [one for one in findings if one["id"] == "verify-does-not-fit"]
     assert finding["message"] == f"thing 2.0 requires CUDA: thing/{EXTENSION} needs libcudart.so.12."
     assert not list((tmp_path / "cache").rglob("thing-*"))
@@ -185,6 +185,6 @@ def test_verify_excludes_what_does_not_fit_its_lock(
     python = installed(tmp_path, next(index.root.rglob("thing-2.0-*.whl")))
     capsys.readouterr()
     assert main(["check", python, "--run", "--format", "json"]) == 1
-    findings = json.loads(capsys.readouterr().out)["findings"]
+    findings = json.loads(capsys.readouterr().out)["things"][0]["findings"]
     assert "verify-does-not-fit" in [one["id"] for one in findings]
     assert [one.version for one in read_lock(Path("matrix.lock")).request.excluded] == ["2.0"]

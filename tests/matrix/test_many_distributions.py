@@ -99,7 +99,7 @@ def test_verify_lists_few_findings_of_one_kind(lock: Resolution, capsys: Capture
     assert output.count("is not installed. [verify-pin-missing]") == 10
     assert "There are 193 more findings of this kind." in output
     assert main(["check", "env/bin/python", "--run", "--format", "json"]) == 1
-    ids = [finding["id"] for finding in json.loads(capsys.readouterr().out)["findings"]]
+    ids = [finding["id"] for finding in json.loads(capsys.readouterr().out)["things"][0]["findings"]]
     assert ids.count("verify-pin-missing") == 203
 
 

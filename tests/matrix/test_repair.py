@@ -111,7 +111,7 @@ def test_no_relaxed_pin_of_a_conflict_can_be_restored_alone(seed: int) -> None:
     if isinstance(found, Conflict):
         assert not isinstance(solve(catalog, free, indexes), Resolution)
         return
-    requirements, reasons = found
+    requirements, reasons = found.requirements, found.reasons
     by_name = {item.name: item for item in requirements}
     answer = solve(catalog, replace(HERE, requirements=tuple(by_name.values())), indexes)
     assert isinstance(answer, Resolution)
@@ -141,7 +141,7 @@ def test_torch_for_cuda_keeps_its_version_where_rocm_has_it() -> None:
 def test_torch_that_rocm_does_not_have_is_relaxed_to_the_nearest() -> None:
     found = nearest(CATALOG, LUMI, [Item(name="torch", version="2.5.9+cu118")], None)
     assert not isinstance(found, Conflict)
-    requirements, reasons = found
+    requirements, reasons = found.requirements, found.reasons
     assert str(requirements[0]) == "torch==2.5.*"
     assert reasons["torch"].text == "No known version of torch matches 'torch==2.5.9'"
 

@@ -69,7 +69,7 @@ class Site:
 
     def audit(self, wheel: Path, *more: str) -> dict[str, Any]:
         done = self.matrix("check", str(wheel), *more, "--format", "json")
-        (row,) = json.loads(done.stdout)["wheels"]
+        (row,) = json.loads(done.stdout)["things"][0]["wheels"]
         assert isinstance(row, dict)
         return row
 
