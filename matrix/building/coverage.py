@@ -393,9 +393,8 @@ class _Planner:
     def _tasks(self, lock: Resolution) -> list[Task]:
         if not lock.built():
             return []
-        pin_style = self._context.args.torch_pin
         catalog = with_releases_of(self._catalog, lock)
-        return plan(lock, catalog, self._index, self._build_host(lock), pin_style=pin_style)
+        return plan(lock, catalog, self._index, self._build_host(lock))
 
     def _build_host(self, lock: Resolution) -> BuildHost:
         """Return the build host of a lock; it is created once for each image and Python."""

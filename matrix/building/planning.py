@@ -97,7 +97,7 @@ def tasks_of(
     if not lock.built(names):
         return []
     build_host = _build_host(lock, names, args)
-    return plan(lock, catalog, index, build_host, names, pin_style=args.torch_pin)
+    return plan(lock, catalog, index, build_host, names)
 
 
 def build_host_of(lock: Resolution, args: argparse.Namespace, names: Sequence[str] = ()) -> BuildHost:
@@ -208,7 +208,6 @@ def options_of(context: Context, index: Index) -> tuple[str, ...]:
     for option, value in (
         ("--in", args.where),
         ("--cpu", args.cpu),
-        ("--torch-pin", args.torch_pin),
         ("--compiler-cache", args.compiler_cache),
     ):
         if value and value != "exact":

@@ -177,7 +177,7 @@ def with_lock(thing: str, context: Context) -> tuple[Context, Resolution | None,
 def _lock_beside(thing: str, *, is_started: bool) -> Path | None:
     """Return the lock that a thing was made from, if it is beside it."""
     path = Path(thing)
-    beside = [Path(f"{thing}.files") / LOCK_FILE, path.absolute().parent / LOCK_FILE] if thing else []
+    beside = [Path(f"{thing}.files") / LOCK_FILE, path.parent / LOCK_FILE] if thing else []
     beside += [LOCK_FILE] if is_started else []
     return next((lock for lock in beside if lock.is_file() and lock.absolute() != path.absolute()), None)
 

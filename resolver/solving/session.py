@@ -15,7 +15,7 @@ import msgspec
 from resolver.compiling.choices import ALWAYS, Link
 from resolver.compiling.problem import ABSENT, Demand, Problem, Relation, bits
 from resolver.errors import TooLargeError
-from resolver.model import EARLY_PYTHON
+from resolver.model import EARLY_PYTHON, Notice
 from resolver.solving.search import MOST_CONFLICTS, Incompatibility, Search, is_required
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ class Refuted(msgspec.Struct, frozen=True):
     """What follows from the statements alone; its reasons are demands, relations and `Link`s."""
     releases: Mapping[str, int] = {}
     """The number of releases of each project in the search."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Notice, ...] = ()
     """How to resolve without distributions for CUDA, or with the releases of other indexes."""
 
     @property

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from matrix.cli import main
 from matrix.judging.corrections import check
 from matrix.judging.target import expect_request
+from matrix.reading.conda_file import _BUILD_VARIABLE
 from matrix.reading.requirements import RULES, read_requirements
 from resolver.answers.resolve import resolve
 from resolver.facts.catalog import load
@@ -110,3 +111,9 @@ def test_wheels_that_the_catalog_knows_fit_as_in_a_resolution() -> None:
             assert does_not_fit == isinstance(answer, Conflict), (name, version)
             refused |= {does_not_fit}
     assert refused == {True, False}
+
+
+def test_variables_of_all_recipes_are_known_as_those_of_builds() -> None:
+    variables = {name for row in load().recipe for name in row.environment}
+    assert variables
+    assert [name for name in sorted(variables) if not _BUILD_VARIABLE.match(name)] == []

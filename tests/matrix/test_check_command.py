@@ -159,7 +159,7 @@ def test_fix_writes_versions_of_lock(capsys: Capture) -> None:
     )
     assert main(["check", "env.yml", "--lock", "matrix.lock", "--fix", "--format", "json"]) == 0
     (document,) = json.loads(capsys.readouterr().out)["things"]
-    assert {item["evidence"] for item in document["distributions"]} == {"as in matrix.lock"}
+    assert {item["verdict"] for item in document["distributions"]} == {"fits"}
     lines = Path("env.yml").read_text().splitlines()
     assert lines[2] == "  - python=3.12 # old"
     assert lines[6] == f"      - {pins['torch']} # here"

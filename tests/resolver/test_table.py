@@ -30,7 +30,7 @@ from resolver.compiling.problem_builder import ProblemBuilder
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog, load_uncached
 from resolver.lock import dumps
-from resolver.model import Conflict, Prefer, Request, Resolution, Support
+from resolver.model import Conflict, Prefer, Request, Resolution
 from tests.resolver.solve_helpers import ask
 from tests.resolver.solving import solve
 from tests.resolver.universe import EXAMPLES
@@ -175,16 +175,13 @@ def _check(table: Table, row: TableRow, column: Column, image: str) -> None:
     assert row.verdict == ("at-own-risk" if at_risk else "supported")
 
 
-LEVELS: tuple[Support, ...] = ("any", "documented")
 CHOICES: tuple[Prefer, ...] = ("newest", "oldest", "proven")
 
 
-@pytest.mark.parametrize(("support", "prefer"), list(product(LEVELS, CHOICES)))
+@pytest.mark.parametrize("prefer", CHOICES)
 @pytest.mark.parametrize("requirements", ["", "zone upper built>=1.5 ready", "built torch<2.9 rocm"])
-def test_cells_of_tiny_catalog_equal_resolve(
-    tiny: Catalog, requirements: str, support: Support, prefer: Prefer
-) -> None:
-    table = Table(tiny, ask(tiny, requirements, site="hill", support=support, prefer=prefer), together=True)
+def test_cells_of_tiny_catalog_equal_resolve(tiny: Catalog, requirements: str, prefer: Prefer) -> None:
+    table = Table(tiny, ask(tiny, requirements, site="hill", prefer=prefer), together=True)
     cells = _all(table)
     for row, column in cells:
         for image in row.images or ("",):
@@ -193,11 +190,11 @@ def test_cells_of_tiny_catalog_equal_resolve(
     assert any(row.cells[column.name].refused for row, column in cells)
 
 
-@pytest.mark.parametrize(("support", "prefer"), list(product(LEVELS, CHOICES)))
+@pytest.mark.parametrize("prefer", CHOICES)
 def test_shared_facts_change_no_answer(
-    tiny: Catalog, support: Support, prefer: Prefer, monkeypatch: pytest.MonkeyPatch
+    tiny: Catalog, prefer: Prefer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = ask(tiny, "zone upper built>=1.5 ready", site="hill", support=support, prefer=prefer)
+    request = ask(tiny, "zone upper built>=1.5 ready", site="hill", prefer=prefer)
     table = Table(tiny, request, together=True)
     compiled: list[ProblemBuilder] = []
 
@@ -308,14 +305,6 @@ def test_refusal_names_deciding_components(
     assert _cell(table, column.name, images=images, torch=torch, python=python).refused == reason
 
 
-def test_refusal_names_support(tiny: Catalog) -> None:
-    table = Table(tiny, ask(tiny, "built==1.0", site="hill", support="documented"))
-    assert {row.cells["built"].refused for row in table.rows() if row.cells["built"].refused} == {"support"}
-    trusting = Table(tiny, ask(tiny, "built==1.0", site="hill"))
-    support = [pick.support for row in trusting.rows() for pick in row.cells["built"].picks]
-    assert set(support) == {"inferred"}
-
-
 def test_refusal_names_combination(tiny: Catalog) -> None:
     table = Table(tiny, ask(tiny, "upper zone", site="hill"), together=True)
     cells = next(
@@ -381,7 +370,7 @@ SITES = {
     "ARCHER2": {"site": "archer2", "day": "2026-06-01"},
     "the CPU": {"site": "local", "backend": "cpu", "python": "3.12", "glibc": "2.36"},
     "proven": {"site": "lumi-g", "day": "2026-06-01", "prefer": "proven"},
-    "observed, oldest": {"site": "lumi-g", "day": "2026-06-01", "support": "observed", "prefer": "oldest"},
+    "oldest": {"site": "lumi-g", "day": "2026-06-01", "prefer": "oldest"},
 }
 
 
