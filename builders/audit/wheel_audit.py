@@ -55,7 +55,7 @@ class Needs(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """The audit of one wheel as ``matrix audit --format json`` prints it."""
+    """The audit of one wheel as ``matrix check --format json`` prints it."""
 
     file: str
     sha256: str
@@ -108,7 +108,7 @@ class WheelAudit(msgspec.Struct, frozen=True, dict=True):
         return f"<WheelAudit of {self.contents.file}: {', '.join([self.verdict, *numbers])}>"
 
     def report(self) -> Report:
-        """Return the report that ``matrix audit`` prints."""
+        """Return the report that ``matrix check`` prints."""
         contents = self.contents
         table = promises.read_op_table(contents)
         return Report(
