@@ -1,4 +1,4 @@
-"""Conda environment files, loaded and written by ruamel.yaml, which conda itself uses, in round-trip mode.
+"""Read and correct conda environment files, with ruamel.yaml in round-trip mode, as conda itself does.
 
 conda's rules come from its source (``conda/env/env.py``): the items of the pip section become the lines of
 a requirements file, only the last of several pip sections is used, and unknown keys are ignored.
@@ -13,6 +13,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
+import re2
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.constructor import DuplicateKeyError
@@ -20,9 +21,11 @@ from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from matrix.reading.pip_line import ISOLATION_VARIABLE
+from matrix.reading.items import Item
+from matrix.reading.pip_line import ISOLATION_VARIABLE, is_location
 from matrix.reading.requirements import HINT, LARGEST, Document, Entry, Kind, finding_at
 from resolver.errors import UsageError
+from resolver.texts import printable
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
@@ -39,6 +42,20 @@ _COMMENTED_OUT = "commented-out "
 _COMMENTED_OUT_LINE = re.compile(
     rf"(?m)^(?P<indent>\s*)- (?P<quote>['\"]?){_COMMENTED_OUT}(?P<text>.*)(?P=quote)(?P<behind>.*)$"
 )
+_VERSION = r"(?:\d+!)?[A-Za-z0-9_*]+(?:[.+-][A-Za-z0-9_*]+)*"
+_OPERATOR = r"(?:==|!=|<=|>=|~=|<|>|=)"
+_SPEC = re2.compile(
+    r"(?:(?P<channel>[^\s\[\]=<>!~,|;]+)::?)?(?P<name>_{0,2}[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*)"
+    rf"(?:(?P<versions>(?:\s*{_OPERATOR}\s*|\s+){_VERSION}"
+    rf"(?:\s*[,|]\s*(?:{_OPERATOR}\s*)?{_VERSION})*)"
+    r"(?:(?:\s*=\s*|\s+)(?P<build>[A-Za-z0-9_*][A-Za-z0-9_.+*-]*))?)?"
+    r"\s*(?:\[[^\[\]]*\])?\s*"
+)
+"""Matches a package specification of conda: channel, name, versions, build, and more in brackets.
+
+Source: CEP 26 (names), CEP 29 (specifications), and what conda and rattler accept (tests/reading).
+"""
+_PIN = re2.compile(rf"\s*(?P<operator>={{0,2}})\s*(?P<version>{_VERSION})")
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # YAML's
 
 
@@ -194,6 +211,48 @@ class CondaDocument(Document, kw_only=True):
         text = aligned if same else text
         text = text if old.endswith("\n") else text.removesuffix("\n")
         return text.replace("\n", end)
+
+
+def conda_item(text: str, *, line: int = 0) -> Item | None:
+    """Return what one of conda's package specifications installs; None if conda or mamba rejects it.
+
+    One equals sign means that version and those below it: ``numpy=1.26``; with a build or two equals signs,
+    the version is exact.
+
+    Examples
+    --------
+    >>> str(conda_item("conda-forge::Numpy==1.26.4")), str(conda_item("numpy=1.26"))
+    ('numpy 1.26.4', 'numpy =1.26')
+    >>> conda_item("numpy=>1.26"), conda_item("numpy>=1.26,")
+    (None, None)
+    """
+    spec = _SPEC.fullmatch(text.partition("#")[0].strip())
+    if spec is None:
+        return None
+    versions = spec["versions"] or ""
+    pin = _PIN.fullmatch(versions)
+    exact = pin and "*" not in pin["version"] and (pin["operator"] != "=" or spec["build"])
+    return Item(
+        name=spec["name"].lower(),
+        version=pin["version"] if pin and exact else "",
+        specifier="" if exact else "".join(versions.split()),
+        installer="conda",
+        build=spec["build"] or "",
+        channel=spec["channel"] or "",
+        line=line,
+        text=printable(text),
+    )
+
+
+def is_pip_line(text: str) -> bool:
+    """Return whether one of conda's dependencies is a line for pip."""
+    start = text.partition("#")[0]
+    return (
+        text.startswith("-")
+        or "+" in start
+        or " @ " in text
+        or is_location(text.rsplit("::", maxsplit=1)[-1])
+    )
 
 
 def _as_comment(line: re.Match[str]) -> str:

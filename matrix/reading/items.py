@@ -9,6 +9,7 @@ import msgspec
 if TYPE_CHECKING:
     from builders.findings import Finding
     from builders.installed.reading import Installed
+    from matrix.reading.requirements import Document
 
 Installer = Literal["pip", "conda", "image", "unknown"]
 
@@ -54,6 +55,16 @@ class Unread(msgspec.Struct, frozen=True):
     """Whether it may install or change something that is judged."""
 
 
+class Job(msgspec.Struct, kw_only=True):
+    """What a job script asks Slurm for, and what it starts."""
+
+    directives: dict[str, str] = {}
+    """Options of ``#SBATCH``, by their long names."""
+    modules: list[str] = []
+    launches: list[tuple[int, list[str]]] = []
+    """Commands that start tasks or containers, as lines and words."""
+
+
 class Reading(msgspec.Struct, kw_only=True):
     """What a reader found in a file, tree or image."""
 
@@ -75,5 +86,12 @@ class Reading(msgspec.Struct, kw_only=True):
     """Whether it says what is there (a list, a tree), rather than what would be installed."""
     findings: list[Finding] = []
     """Problems of the structure: what its own tool rejects."""
+    document: Document | None = None
+    """The file, if it can be corrected."""
+    job: Job | None = None
     content: Installed | None = None
     """The files of a tree or image."""
+    platform: dict[str, str] = {}
+    """What else an image has: ROCm, glibc, libstdc++ (as the GCC that has it), operating system, MPI."""
+    how: str = ""
+    """How an image was read; empty for anything else."""
