@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn, TypeVar
@@ -37,7 +37,7 @@ _TYPOS = 2
 _GROUPS = {
     "from requirements to an environment": (
         "resolve", "build-wheels", "build-container", "env", "check", "inspect", "verify", "explain", "table",
-        "graph", "diff", "run", "doctor",
+        "graph", "diff", "doctor",
     ),
     "build farms": ("plan", "build-one", "builds", "fetch", "index", "audit", "report"),
     "maintain": ("catalog", "recipe", "site", "completion", "help"),
@@ -257,6 +257,5 @@ def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int
 
 def _value_of(option: str, values: Sequence[T], arguments: Sequence[str]) -> T | None:
     """Return the value of an option before the command line is parsed, because parsing may fail."""
-    own = list(takewhile(lambda argument: argument != "--", arguments))
-    pairs = {*pairwise(own), *(tuple(word.split("=", 1)) for word in own)}
+    pairs = {*pairwise(arguments), *(tuple(word.split("=", 1)) for word in arguments)}
     return next((value for value in values if (option, value) in pairs), None)

@@ -6,9 +6,11 @@ import fnmatch
 import re
 from email.parser import BytesHeaderParser
 from functools import lru_cache
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
@@ -21,6 +23,7 @@ from builders.audit.gpu_code import (
     read_archive,
     read_code_objects,
 )
+from builders.audit.platform_tags import ROCM_LIBRARIES
 from builders.findings import Finding
 from builders.wheels.wheel import DamagedError
 
@@ -43,6 +46,14 @@ SEPARATE_CODE = (*BARE_OBJECT, ARCHIVE)
 OP_TABLE = "git_version_info_installed.py"
 """File in which the builds of DeepSpeed and Apex record the ops that they compiled."""
 SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")
+VARIANT = re.compile(
+    r"[-_./](?P<device>cuda|rocm|hip|xpu|gpu|cpu|cu(?=\d))(?P<line>\d*)(?=[-_./])", re.IGNORECASE
+)
+"""The part of a path that tells the variants of an object for several devices or ROCm releases apart."""
+OTHER_BACKENDS = (
+    "libcu*.so*", "libnv*.so*", "libnccl.so*", "libsycl.so*", "libze_loader.so*", "libmkl_sycl*.so*",
+)  # fmt: skip
+"""Libraries of CUDA and of Intel GPUs."""
 _END_OF_HEADERS = re.compile(rb"\r?\n\r?\n")
 _LARGEST_TABLE = 1 << 14  # bytes of an op table; that of DeepSpeed has 1 kB
 _MOST_TABLES = 10  # a wheel has one
@@ -130,6 +141,48 @@ def first_of(paths: Sequence[str]) -> str:
 def matches_any(name: str, patterns: Iterable[str]) -> bool:
     """Return whether a name matches any of the glob patterns."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def loaded_variants(contents: Contents, expected: Expected) -> Contents:
+    """Return the contents without the objects in whose place another variant is loaded.
+
+    Some packages have a library for each device and each ROCm release, and load one of them
+    (bitsandbytes: ``libbitsandbytes_rocm70.so``). The others matter only if none of them is for the target.
+    """
+    torch = expected.torch
+    rocm = torch.rocm if torch else ""
+    is_rocm = bool(rocm or expected.architectures)
+    foreign: tuple[str, ...] = OTHER_BACKENDS
+    if torch and torch.version and not is_rocm:
+        foreign = (*foreign, *ROCM_LIBRARIES)
+    linked = {name for item in contents.objects for name in item.needed}
+    groups: dict[str, list[tuple[str, SharedObject]]] = {}
+    for item in contents.objects:
+        match = VARIANT.search(item.path)
+        if match and not linked & {PurePosixPath(item.path).name, item.soname}:
+            line = match["line"] if match["device"].lower() in {"rocm", "hip"} else ""
+            without = f"{item.path[: match.start()]}*{item.path[match.end() :]}"
+            groups.setdefault(without, []).append((line, item))
+    number = "".join(rocm.split(".")[:2])
+    skipped: set[str] = set()
+    for group in groups.values():
+        kept = [(line, item) for line, item in group if not _is_foreign(item, foreign)]
+        lines = {line for line, _ in kept if line}
+        # bitsandbytes loads the library for torch's ROCm, else one for the same major release.
+        fitting = lines & {number} or {line for line in lines if number and line[0] == number[0]} or lines
+        kept = [(line, item) for line, item in kept if line in fitting or not (line or (fitting and is_rocm))]
+        if kept:
+            skipped |= {item.path for _, item in group} - {item.path for _, item in kept}
+    if not skipped:
+        return contents
+    code = {path: objects for path, objects in contents.code.items() if path not in skipped}
+    objects = tuple(item for item in contents.objects if item.path not in skipped)
+    return replace(contents, objects=objects, code=code)
+
+
+def _is_foreign(item: SharedObject, libraries: Sequence[str]) -> bool:
+    needs = any(matches_any(name, libraries) for name in item.needed)
+    return needs or (item.has_cuda_code and item.gpu_section is None)
 
 
 def read_contents(

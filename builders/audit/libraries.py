@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from builders.audit.contents import matches_any
+from builders.audit.contents import OTHER_BACKENDS, matches_any
 from builders.audit.elf import version_key
 from builders.audit.platform_tags import (
     ROCM_LIBRARIES,
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from builders.audit.elf import SharedObject
     from builders.findings import Severity
 
-OTHER_BACKENDS = (
-    "libcu*.so*", "libnv*.so*", "libnccl.so*", "libsycl.so*", "libze_loader.so*", "libmkl_sycl*.so*",
-)  # fmt: skip
-"""Libraries of CUDA and of Intel GPUs."""
 _SYSTEM = (
     "ld-linux*", "ld64*", "libc.so.*", "libm.so.*", "libdl.so.*", "librt.so.*", "libpthread.so.*",
     "libutil.so.*", "libgcc_s.so.*", "libstdc++.so.*", "libpython3*",

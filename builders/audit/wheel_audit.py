@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from builders.audit import gpu, libraries, metadata, promises
-from builders.audit.contents import Expected, read_contents
+from builders.audit.contents import Expected, first_of, loaded_variants, read_contents
 from builders.audit.platform_tags import platform_tag
 from builders.findings import SEVERITIES, Finding, limited
 from builders.storage.files import sha256_of
@@ -147,7 +147,14 @@ def audit_wheel(path: Path, expected: Expected = _NOTHING) -> WheelAudit:
         raise UsageError(f"Cannot read {path}: {error.strerror or error}.") from None
     is_damaged = any(finding.severity == "error" for finding in damage)
     findings = limited(damage)
+    counted = loaded_variants(contents, expected)
+    if others := len(contents.objects) - len(counted.objects):
+        first = next(item.path for item in contents.objects if item not in counted.objects)
+        text = f"{first_of([first] * others)} is for another device or ROCm, and was not judged."
+        findings.append(
+            Finding("variant-not-judged", "info", text, "", {"member": first, "count": str(others)})
+        )
     for check in CHECKS:
-        findings += limited(check(contents, expected))
+        findings += limited(check(counted, expected))
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return WheelAudit(contents, digest, tuple(findings), path, is_damaged)

@@ -14,7 +14,7 @@ from builders.audit import Expected, audit_wheel, read_torch
 from builders.building.inputs import required_wheels
 from builders.building.watch import kernel_killed_since, kernel_kills
 from builders.containers.runtime import Bind
-from builders.diagnosis import KILLED, OUT_OF_MEMORY, DiagnosisContext, diagnose, explain_failure
+from builders.diagnosis import KILLED, OUT_OF_MEMORY, DiagnosisContext, explain_failure, read_log
 from builders.environments.layers import make_environment
 from builders.probe.ask import WheelReply, ask, wheel_question
 from builders.probe.wheel import judge_wheel
@@ -43,14 +43,12 @@ _SIGNALLED = range(129, 160)
 
 def diagnosis_context(task: Task) -> DiagnosisContext:
     """Return the facts about a build that are not in its log."""
-    build_host = task.build_host
     return DiagnosisContext(
+        kind="build",
         package=task.pick.name,
         torch=task.torch.version if task.torch else "",
-        rocm=task.rocm,
         backend=task.recipe.backend,
-        python=build_host.python.version,
-        network=False if build_host.runtime.isolates_network else None,
+        network=False if task.build_host.runtime.isolates_network else None,
     )
 
 
@@ -181,5 +179,5 @@ def silent_failures(log: Path, context: DiagnosisContext) -> list[Finding]:
     """Return the known failures that only the log of a successful build shows, such as a wrong wave size."""
     return [
         replace(finding, id=f"log-{finding.id}", fix="")
-        for finding in diagnose(log, replace(context, exit_code=0))
+        for finding in read_log(log, replace(context, exit_code=0)).findings
     ]

@@ -1,4 +1,4 @@
-"""Diagnose builds that failed or whose wheel is empty: known failures, recognized in logs and findings.
+"""Read logs of builds, installs and runs: known failures, recognized by lines, audit findings and exit codes.
 
 Known failures are the rows of ``known.toml``. A pattern is a regular expression for one line of a log, in the
 syntax of RE2. Most logs match nothing. Text that a pattern requires is found many times faster than a match,
@@ -8,19 +8,20 @@ so a pattern is tried only on parts of a log with such text.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from difflib import SequenceMatcher
 from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from builders.findings import Finding
-from builders.storage.logs import Sighting, line_expression, line_filter, parts, sightings
-from resolver.errors import CatalogError, UsageError
-from resolver.versions import parse_specifier, satisfies
+from builders.storage.logs import ERROR, NOISE, Sighting, line_expression, line_filter, parts, sightings
+from resolver.errors import UsageError
+from resolver.versions import satisfies
 
 OUT_OF_MEMORY = "out-of-memory"
 """Id of the failure that more memory, or fewer compile jobs, can prevent."""
@@ -28,12 +29,17 @@ KILLED = "killed"
 """Id of the failure of a build of which a process was killed by someone else."""
 _NO_LINE = 10**12  # sorts failures without a line last
 _SHOWN_LINES = 3
-_SHOWN_CAUSES = 3  # in the message of a failed build; the first is nearly always the cause
+_SHOWN_CAUSES = (
+    3  # in the message of a failed build, where the first is nearly always the cause; similar ones
+)
 _KEPT_LINES = 3  # lines kept per pattern: the first ones are the cause, the others follow from them
-
-SHIPPED = Path(__file__).with_name("known.toml")
-_IN_ROW = re.compile(r" - at `\$\.failure\[\d+\]`$")
+_KEPT_ERRORS = 50  # lines kept that may be errors; most are known, or follow from a known one
+_UNEXPLAINED = rf"{ERROR}|(?i:\bfatal:)|NCCL WARN|Invalid argument|Segmentation fault|\(core dumped\)"
+_LOG_NAME = re.compile(r"\.(log|out|err|[oe]\d+)(\.\d+)?$")
+_WORD = re.compile(r"[a-z]{3,}")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+Kind = Literal["", "build", "run"]
+"""Of a log, or of the logs that have a failure; a build may be an installation; empty: not known, or both."""
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"):
@@ -52,6 +58,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The source of this knowledge; several are separated by `` ; ``."""
     status: Literal["documented", "observed", "inferred"]
     """Observed: a real log has these lines; most failures were provoked."""
+    kind: Kind = ""
     any: tuple[str, ...] = ()
     """Patterns, one of which must match a line."""
     findings: tuple[str, ...] = ()
@@ -64,9 +71,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Patterns that must not match."""
     package: tuple[str, ...] = ()
     torch: str = ""
-    rocm: str = ""
-    python: str = ""
-    """Specifiers of the versions of torch, ROCm and Python to which the failure applies."""
+    """Specifier of the versions of torch to which the failure applies."""
     backend: Literal["", "rocm", "cpu"] = ""
     network: bool | None = None
     """Whether the build may use the network."""
@@ -78,10 +83,14 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The build succeeds nevertheless, so every condition must be known to be met."""
     general: bool = False
     """Reported only if nothing else is recognized."""
+    variables: tuple[str, ...] = ()
+    """Variables that prevent it; the rows of sites have their values."""
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema: Literal[1]
+    harmless: tuple[str, ...]
+    marks: dict[Kind, tuple[str, ...]]
     failure: tuple[Failure, ...]
 
 
@@ -89,6 +98,10 @@ class KnownFailures(msgspec.Struct, frozen=True):
     """All known failures, with their patterns compiled."""
 
     failures: tuple[Failure, ...]
+    marks: Mapping[Kind, tuple[str, ...]]
+    """Patterns of lines that show the kind of a log. The first kind counts: a run may compile, too."""
+    harmless: Any
+    """The compiled pattern of lines that good builds and runs print, too."""
     patterns: dict[str, Any]
     """Compiled by RE2, by text."""
     candidates: Callable[[bytes], list[int]]
@@ -98,69 +111,17 @@ class KnownFailures(msgspec.Struct, frozen=True):
 @cache
 def known_failures() -> KnownFailures:
     """Return the shipped failures."""
-    return read_known_failures(SHIPPED.read_text(encoding="utf-8"), str(SHIPPED))
+    return read_known_failures(Path(__file__).with_name("known.toml").read_text(encoding="utf-8"))
 
 
-def read_known_failures(text: str, name: str) -> KnownFailures:
-    """Read failures from TOML: ``schema = 1`` and tables ``[[failure]]`` with the keys of `Failure`."""
-    try:
-        data = tomllib.loads(text)
-    except ValueError as error:
-        msg = f"{name} is not valid TOML: {error}."
-        raise CatalogError(msg) from None
-    try:
-        rows = msgspec.convert(data, _File).failure
-    except msgspec.ValidationError as error:
-        problem = _IN_ROW.sub("", str(error))
-        raise CatalogError(f"{name}{_row_of(data, str(error))}: {problem}.") from None
-    patterns: dict[str, Any] = {}
-    for row in rows:
-        try:
-            patterns |= {pattern: line_expression(pattern) for pattern in (*row.any, *row.all, *row.none)}
-            _check(row, rows, patterns)
-        except (ValueError, UsageError) as error:
-            raise CatalogError(f"{name}, failure {row.id}: {str(error).rstrip('.')}.") from None
-    candidates = line_filter([*patterns])
-    for number in candidates(b""):
-        msg = f"{name}: the pattern {[*patterns][number]!r} requires no text, so every line would be tried."
-        raise CatalogError(msg)
-    return KnownFailures(rows, patterns, candidates)
-
-
-def _row_of(data: dict[str, object], message: str) -> str:
-    number = re.search(r"\$\.failure\[(\d+)\]", message)
-    rows = data.get("failure")
-    if number is None or not isinstance(rows, list) or not isinstance(rows[int(number[1])], dict):
-        return ""
-    return f", failure {rows[int(number[1])].get('id', f'number {int(number[1]) + 1}')}"
-
-
-def _check(row: Failure, rows: tuple[Failure, ...], patterns: dict[str, Any]) -> None:
-    ids = [other.id for other in rows]
-    if ids.count(row.id) > 1:
-        msg = "the id is not unique"
-        raise ValueError(msg)
-    if not (row.any or row.findings or row.exit_code):
-        msg = "it has none of the keys any, findings or exit-code"
-        raise ValueError(msg)
-    if unknown := set(row.hides) - set(ids):
-        msg = f"it hides unknown failures: {', '.join(sorted(unknown))}"
-        raise ValueError(msg)
-    for specifier in (row.torch, row.rocm, row.python):
-        if specifier:
-            parse_specifier(specifier)
-    for text in (row.message, row.cause, row.fix):
-        if not text.strip():
-            msg = "message, cause and fix must not be empty"
-            raise ValueError(msg)
-        for name in _PLACEHOLDER.findall(text):
-            if (
-                row.findings
-                or row.exit_code
-                or any(name not in patterns[text].groupindex for text in row.any)
-            ):
-                msg = f"not every pattern has a group for {{{name}}}: (?P<{name}>...)"
-                raise ValueError(msg)
+def read_known_failures(text: str) -> KnownFailures:
+    """Read failures from TOML; raise `ValueError` if it is invalid."""
+    file = msgspec.toml.decode(text, type=_File)
+    texts = [text for row in file.failure for text in (*row.any, *row.all, *row.none)]
+    texts += [_UNEXPLAINED, *(text for marks in file.marks.values() for text in marks)]
+    patterns = {text: line_expression(text) for text in texts}
+    harmless = line_expression("|".join(file.harmless))
+    return KnownFailures(file.failure, file.marks, harmless, patterns, line_filter([*patterns]))
 
 
 def fill(text: str, values: dict[str, str]) -> str:
@@ -169,13 +130,12 @@ def fill(text: str, values: dict[str, str]) -> str:
 
 
 class DiagnosisContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about a build that are not in its log; empty or None means unknown."""
+    """Facts that are not in a log; empty or None means unknown."""
 
+    kind: Kind = ""
     package: str = ""
     torch: str = ""
-    rocm: str = ""
     backend: str = ""
-    python: str = ""
     network: bool | None = None
     kernel_kills: bool | None = None
     exit_code: int | None = None
@@ -189,25 +149,79 @@ def diagnosed(details: Mapping[str, Any]) -> set[str]:
     return {finding["id"] for finding in details.get("diagnosis", ())}
 
 
-def diagnose(log: Path, context: DiagnosisContext | None = None) -> list[Finding]:
-    """Return the failures recognized in a log of a build, pip, conda or cotainr, most specific first.
+class Reading(msgspec.Struct, frozen=True):
+    """What a log shows."""
 
-    The evidence of each finding has ``cause``, ``text`` (its first lines), ``source`` and ``status``.
-    """
+    kind: Kind
+    findings: list[Finding]
+    unknown: list[Finding]
+    """Its first errors that no known failure has, each with the most similar known failures."""
+
+
+def looks_like_log(name: str, head: str) -> bool:
+    """Return whether a file is a log, by its name (``x.log``, ``slurm-1.out``, ``job.e1``) or first lines."""
+    if "\0" in head or head.startswith("#!"):
+        return False
+    if _LOG_NAME.search(name) or "Traceback (most recent call last):" in head:
+        return True
+    known = known_failures()
+    texts = [*known.patterns]
+    tried = {texts[number] for number in known.candidates(head.encode(errors="replace"))} - {_UNEXPLAINED}
+    return any(known.patterns[text].search(head) for text in tried)
+
+
+def read_log(log: Path, context: DiagnosisContext | None = None) -> Reading:
+    """Read a log file, like `read`; raise `UsageError` if it cannot be read."""
     try:
         with log.open("rb") as source:
-            return diagnose_stream(source, context)
+            return read(source, context)
     except OSError as error:
         msg = f"Cannot read the log {log}: {error.strerror}."
         raise UsageError(msg) from None
 
 
-def diagnose_stream(
+def read(
     source: IO[bytes], context: DiagnosisContext | None = None, knowledge: KnownFailures | None = None
-) -> list[Finding]:
-    """Diagnose an open log, like `diagnose`."""
-    knowledge = knowledge or known_failures()
-    return judge(knowledge.failures, scan(source, knowledge), context or DiagnosisContext())
+) -> Reading:
+    """Read a log: decide whether it is of a build or of a run, then look for known failures.
+
+    The most specific failure comes first. The evidence of each has ``cause``, ``text`` (its first lines),
+    ``source``, ``status``, ``kind``, and ``variables``, whose values sites have.
+    """
+    context, knowledge = context or DiagnosisContext(), knowledge or known_failures()
+    seen = scan(source, knowledge)
+    marked = (kind for kind, texts in knowledge.marks.items() if not seen.keys().isdisjoint(texts))
+    context = replace(context, kind=context.kind or next(marked, ""))
+    findings = judge(knowledge.failures, seen, context)
+    kind = context.kind or next((finding.evidence["kind"] for finding in findings), "")
+    return Reading(kind, findings, _unknown(seen, knowledge))
+
+
+def _unknown(seen: Mapping[str, Sequence[Sighting]], knowledge: KnownFailures) -> list[Finding]:
+    texts = {text for row in knowledge.failures for text in row.any}
+    numbers = {sighting.line for text in texts for sighting in seen.get(text, ())}
+    lines = [
+        sighting
+        for sighting in seen.get(_UNEXPLAINED, ())
+        if sighting.line not in numbers and not NOISE.search(sighting.text)
+        if not any(knowledge.patterns[text].search(sighting.text) for text in texts)
+    ]
+    return [_not_known(sighting, knowledge.failures) for sighting in lines[:_SHOWN_LINES]]
+
+
+def _not_known(sighting: Sighting, failures: Sequence[Failure]) -> Finding:
+    """Return the finding for an error of no known failure, with the rows that share most words with it."""
+    matcher = SequenceMatcher(b=_WORD.findall(sighting.text.lower()), autojunk=False)
+    scores: dict[str, float] = {}
+    for row in failures:
+        for text in (*row.any, row.message):
+            matcher.set_seq1(_WORD.findall(text.lower()))
+            scores[row.id] = max(scores.get(row.id, 0), matcher.ratio())
+    similar = sorted(scores, key=lambda id_: -scores[id_])[:_SHOWN_CAUSES]
+    message = f"Line {sighting.line} fits no known failure: {sighting.text}"
+    fix = f"The most similar known failures are {', '.join(similar)}; see docs/reference/diagnosis.md."
+    lines = [{"line": sighting.line, "text": sighting.text}]
+    return Finding("not-known", "warning", message, fix, {"text": lines, "similar": similar})
 
 
 def judge(
@@ -216,6 +230,7 @@ def judge(
     """Choose among the known failures, given the matching lines of each pattern.
 
     1. A failure applies if a line, a finding or the exit code shows it and no known condition excludes it.
+       The same line may have another cause in a run than in a build: the kind of the log decides.
     2. Failures that follow from another failure are dropped. General failures are dropped if a specific
        failure applies.
     3. The most specific failure comes first. Among equally specific failures, the first in the log comes
@@ -223,10 +238,14 @@ def judge(
     """
     lines = {row.id: _lines(row, seen) for row in failures}
     applying = [row for row in failures if _applies(row, lines[row.id], seen, context)]
+    numbers = {row.id: {sighting.line for sighting in lines[row.id]} for row in applying}
+    others = [row for row in applying if {row.kind, context.kind} == {"build", "run"}]
+    explained = {line for row in applying if row not in others for line in numbers[row.id]}
+    applying = [row for row in applying if row not in others or not numbers[row.id] <= explained]
     hidden = {name for row in applying for name in row.hides}
     left = [row for row in applying if row.id not in hidden]
     left = [row for row in left if not row.general] or left
-    first = {row.id: min((sighting.line for sighting in lines[row.id]), default=_NO_LINE) for row in left}
+    first = {row.id: min(numbers[row.id], default=_NO_LINE) for row in left}
     left.sort(key=lambda row: (-_conditions(row), first[row.id]))
     findings: list[Finding] = []
     reported: set[int] = set()
@@ -262,10 +281,8 @@ def _fits(row: Failure, context: DiagnosisContext, *, certain: bool) -> bool:
     answers: list[bool | None] = []  # None if unknown
     if row.package:
         answers.append(context.package in row.package if context.package else None)
-    versions = ((row.torch, context.torch), (row.rocm, context.rocm), (row.python, context.python))
-    for specifier, version in versions:
-        if specifier:
-            answers.append(satisfies(version, specifier) if version else None)
+    if row.torch:
+        answers.append(satisfies(context.torch, row.torch) if context.torch else None)
     if row.backend:
         answers.append(context.backend == row.backend if context.backend else None)
     # No line shows whether the build may use the network, or who killed a process, so it must be known.
@@ -278,7 +295,7 @@ def _fits(row: Failure, context: DiagnosisContext, *, certain: bool) -> bool:
 
 def _conditions(row: Failure) -> int:
     """Count the conditions of a row: the more conditions, the more specific the row."""
-    conditions = (row.package, row.torch, row.rocm, row.python, row.backend, row.all)
+    conditions = (row.package, row.torch, row.backend, row.all)
     return sum(map(bool, conditions)) + (row.network is not None) + (row.kernel_kills is not None)
 
 
@@ -290,6 +307,8 @@ def _finding(row: Failure, lines: list[Sighting]) -> Finding:
         "text": [{"line": line, "text": text} for line, text in list(unique)[:_SHOWN_LINES]],
         "source": row.source,
         "status": row.status,
+        "kind": row.kind,
+        "variables": list(row.variables),
     }
     return Finding(row.id, "error", fill(row.message, values), fill(row.fix, values), evidence)
 
@@ -311,7 +330,7 @@ def _text(finding: Finding, *, sources: bool) -> str:
 def explain_failure(message: str, log: Path, context: DiagnosisContext) -> tuple[str, list[Finding]]:
     """Return the message of a failed build with the causes that its log shows, and the diagnosis itself."""
     try:
-        diagnosis = diagnose(log, context)
+        diagnosis = read_log(log, context).findings
     except UsageError:  # there is no log
         diagnosis = []
     return "\n".join(filter(None, [message, diagnosis_text(diagnosis[:_SHOWN_CAUSES])])), diagnosis
@@ -323,7 +342,7 @@ def scan(source: IO[bytes], knowledge: KnownFailures) -> dict[str, list[Sighting
     seen: dict[str, list[Sighting]] = {}
     for part in parts(source):
         for text, expression in (patterns[number] for number in knowledge.candidates(part[1])):
-            missing = _KEPT_LINES - len(seen.get(text, ()))
-            if missing:
-                seen.setdefault(text, []).extend(islice(sightings(part, expression), missing))
+            missing = (_KEPT_ERRORS if text == _UNEXPLAINED else _KEPT_LINES) - len(seen.get(text, ()))
+            found = (each for each in sightings(part, expression) if not knowledge.harmless.search(each.text))
+            seen.setdefault(text, []).extend(islice(found, missing))
     return {text: lines for text, lines in seen.items() if lines}

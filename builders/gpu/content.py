@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 from msgspec.structs import replace
 
-from builders.audit.contents import BARE_OBJECT, SHARED_OBJECT, matches_any, read_contents
+from builders.audit.contents import BARE_OBJECT, SHARED_OBJECT, VARIANT, matches_any, read_contents
 from builders.audit.elf import SharedObject, read_ends
 from builders.audit.platform_tags import CUDA_LIBRARIES, ROCM_LIBRARIES
 from builders.gpu import FRAMEWORKS, SIGN
@@ -93,8 +93,6 @@ _TORCH_RELEASE = re.compile(r"torch_?\d")
 _EXTENSION = re.compile(r"\.(?:cpython-|abi3|pypy)[^/]*so$")
 _COPIES = re.compile(r"(?:^|/)([^/]+)\.libs/(?!lib\1)[^/]+$")
 """Where auditwheel puts copies of libraries: those with the name of the wheel are its own."""
-_VARIANT = re.compile(r"[-_./](?:cuda|rocm|hip|xpu|gpu|cpu|cu(?=\d))\d*(?=[-_./])", re.IGNORECASE)
-"""The part of a path that tells the variants of an object for several devices apart."""
 _LINUX = {
     "implementation_name": "cpython", "implementation_version": "3.12.0", "os_name": "posix",
     "platform_machine": "x86_64", "platform_python_implementation": "CPython", "platform_release": "",
@@ -595,7 +593,7 @@ class _Judge(msgspec.Struct, dict=True):
         """Return whether the wheel has variants of an object for several devices, such as CPU and CUDA."""
         keys: dict[str, set[str]] = {}
         for path in self._own:
-            keys.setdefault(_VARIANT.sub("", path), set()).add(path)
+            keys.setdefault(VARIANT.sub("", path), set()).add(path)
         return any(len(paths) > 1 and not paths <= self._cuda.keys() for paths in keys.values())
 
     @staticmethod

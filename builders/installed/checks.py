@@ -14,7 +14,7 @@ from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.version import InvalidVersion
 
 from builders.audit import libraries, promises
-from builders.audit.contents import Expected, matches_any
+from builders.audit.contents import Expected, loaded_variants, matches_any
 from builders.audit.gpu_code import ARCHIVE
 from builders.audit.platform_tags import ROCM_LIBRARIES, TORCH_LIBRARIES
 from builders.audit.promises import interfaces
@@ -212,7 +212,8 @@ def _unmet(installed: Installed) -> Iterator[str]:
 def check_distributions(installed: Installed, _: Side) -> Iterator[Finding]:
     """Apply the checks of wheels to each distribution."""
     expected = Expected(torch=installed.torch, providers=installed.providers)
-    for _site, contents in installed.distributions:
+    for _site, everything in installed.distributions:
+        contents = loaded_variants(everything, expected)
         for audit in _AUDITS:
             for finding in limited(audit(contents, expected)):
                 library = finding.evidence.get("library", "")
@@ -284,7 +285,7 @@ def check_copies(installed: Installed, _: Side) -> Iterator[Finding]:
     of_torch = next((copy for copy in installed.rocm if copy.folder.endswith("/torch/lib")), None)
     for site, contents in installed.distributions:
         title = f"{contents.name} {contents.version}"
-        for item in contents.objects:
+        for item in loaded_variants(contents, Expected(torch=installed.torch)).objects:
             at = f"{site}/{item.path}"
             for name in item.needed:
                 if matches_any(name, ROCM_LIBRARIES) and (path := installed.found(item, at, name)):

@@ -13,15 +13,13 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
 from builders.machine import reaper
 from builders.storage.files import make_directories
-from resolver.errors import CommandError, EnvironmentLacksError, TooSlowError
+from resolver.errors import CommandError, TooSlowError
 
 _log = logging.getLogger(__name__)
 
@@ -38,10 +36,8 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"]+@")
 
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _NOT_FOUND = 127  # exit code of a shell for a program that it cannot start
-_SIGNALLED = 128  # a shell adds this to the number of a signal
 _LONGEST_QUERY = 60.0
 """Seconds after which a program whose output is read is stopped."""
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def clean_environment(extra: Mapping[str, str] | None = None, *, network: bool = False) -> dict[str, str]:
@@ -128,79 +124,6 @@ def without_passwords(text: str) -> str:
     'pip --index-url=https://host/simple --proxy http://host a@b'
     """
     return _CREDENTIALS.sub("", text)
-
-
-def run_in_foreground(
-    command: Sequence[str],
-    *,
-    env: Mapping[str, str],
-    alongside: AbstractContextManager[object] | None = None,
-) -> int:
-    """Run a program as the shell would: with the terminal, standard input and signals of this process.
-
-    The program stays in the same process group, so that job control and Ctrl-C work. Signals sent to this
-    process alone are forwarded to the program. `alongside` is entered after the program has started and left
-    after it has ended; it may start threads, because this process does not fork after that.
-
-    Return the exit code, or 128 plus the number of the signal that killed the program, as in a shell. Raise
-    `EnvironmentLacksError` if the program cannot be started.
-    """
-    _log.debug("run in the foreground: %s", shlex.join(command))
-    try:
-        process = subprocess.Popen(command, env=env, preexec_fn=end_with_parent)  # noqa: PLW1509  no threads yet
-    except OSError as error:
-        msg = f"Cannot start {command[0]}: {error.strerror}."
-        hint = "Install the program, load its module, or give its path."
-        raise EnvironmentLacksError(msg, hint=hint) from None
-    try:
-        with _signals_forwarded_to(process), ExitStack() as stack:
-            with _signals_blocked():
-                stack.enter_context(alongside or nullcontext())
-            code = process.wait()
-    except BaseException:
-        process.terminate()
-        process.wait()
-        raise
-    return _SIGNALLED - code if code < 0 else code
-
-
-@contextmanager
-def _signals_forwarded_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    def forward(number: int, _: FrameType | None) -> None:
-        # An interrupt from the terminal has reached the program already.
-        if number != signal.SIGINT or not _has_terminal():
-            process.send_signal(number)
-
-    handlers = [(number, signal.signal(number, forward)) for number in _FORWARDED]
-    try:
-        yield
-    finally:
-        for number, handler in handlers:
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Block signals in new threads: a signal to a new thread does not wake this thread (signal(7))."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _has_terminal() -> bool:
-    """Return whether the terminal sends its signals to this process group (tcgetpgrp(3))."""
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
 
 
 def end_with_parent() -> None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from builders.diagnosis import DiagnosisContext, diagnose
+from builders.diagnosis import DiagnosisContext, read_log
 from builders.findings import Finding
 from builders.machine.process import run
 from resolver.errors import CommandError, TooSlowError, UsageError
@@ -58,7 +58,7 @@ def all_reduce(
     findings = [_failed(failure, text, ranks, seconds)] if failure else _measured(text)
     findings += [
         Finding(found.id, "warning", found.message, found.fix, found.evidence)
-        for found in diagnose(log, context)
+        for found in read_log(log, context).findings
         if found.id.startswith("rccl-")
     ]
     return findings

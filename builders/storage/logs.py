@@ -107,16 +107,19 @@ def _around(line: bytes, position: int) -> str:
     return f"{'...' if start else ''}{shown}..."
 
 
-_ERROR = line_expression(
+ERROR = (
     r"(?i:\berror:)|fatal error|\w(?:Error|Exception)\b:|undefined (?:reference|symbol)|cannot find -l"
     r"|command not found|No such file or directory|No space left|\bKilled\b"
     r"|CMake Error at|^\s*Could not find"  # CMake writes the reason into the lines after the place
 )
-_NOISE = line_expression(
+"""Pattern of a line that may be an error."""
+_ERROR = line_expression(ERROR)
+NOISE = line_expression(
     r"not a git repository|error: Command '?\[|CalledProcessError|\[WARNING\]|\bnote:"
     r"|Invalid command cmd="  # cotainr, with pip's whole output after it
     r"|^(?:copying|adding|creating|reading|writing|running) "
 )
+"""Lines that mention an error of another line."""
 
 
 def error_lines(log: Path, *, start: int = 0, most: int = 8) -> list[str]:
@@ -126,7 +129,7 @@ def error_lines(log: Path, *, start: int = 0, most: int = 8) -> list[str]:
         source.seek(start)
         candidates = (seen.text for part in parts(source) for seen in sightings(part, _ERROR))
         for text in islice(candidates, _MOST_CANDIDATES):
-            if not _NOISE.search(text):
+            if not NOISE.search(text):
                 errors[text] = None
                 if len(errors) == most:
                     break

@@ -28,7 +28,7 @@ from builders.storage.files import (
     share_finished,
     write_atomic,
 )
-from matrix.consumers.shared.container_variables import VISIBLE, applied, is_visible, unset_changes
+from matrix.consumers.shared.container_variables import DISTURBING, VISIBLE, is_visible
 from matrix.show.render import format_size
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
@@ -105,7 +105,7 @@ class Container:
         self._remove_new()
         self.log.unlink(missing_ok=True)
         command = [*prefix, *self.maker.command(self.folder, self.new)]
-        env = applied(os.environ, unset_changes(os.environ))
+        env = {name: value for name, value in os.environ.items() if name not in DISTURBING}
         try:
             run(command, what=f"Making {self.path.name} with {self.program}", log=self.log, env=env)
         except CommandError as error:

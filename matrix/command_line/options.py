@@ -42,20 +42,13 @@ _LARGEST_SHARE = 0.1
 def expand_gfx_flags(arguments: Iterable[str]) -> list[str]:
     """Replace flags such as ``--gfx90a`` with ``--gfx gfx90a``, for architectures of any overlay.
 
-    Arguments after ``--`` belong to another program and are not changed.
-
     Examples
     --------
     >>> expand_gfx_flags(["resolve", "--gfx90a"])
     ['resolve', '--gfx', 'gfx90a']
-    >>> expand_gfx_flags(["run", "--", "make", "--gfx90a"])
-    ['run', '--', 'make', '--gfx90a']
     """
     expanded: list[str] = []
-    rest = iter(arguments)
-    for argument in rest:
-        if argument == "--":
-            return [*expanded, argument, *rest]
+    for argument in arguments:
         flag = _ARCHITECTURE_FLAG.fullmatch(argument)
         expanded += ["--gfx", flag[1]] if flag else [argument]
     return expanded

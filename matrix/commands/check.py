@@ -29,10 +29,10 @@ from builders.machine.host import running_python
 from builders.machine.process import output_of, run
 from builders.storage.files import write_atomic
 from builders.storage.lease import TemporaryDirectory
-from matrix.checking.check import check, difference, fixed, read_document, summary
-from matrix.checking.package_rules import TORCH_FAMILY, unread
-from matrix.checking.target import CONSUMERS, Consumer, expect_lock, expect_request
 from matrix.command_line.options import add_format, add_site_options
+from matrix.judging.corrections import check, difference, fixed, read_document, summary
+from matrix.judging.packages import TORCH_FAMILY, unread
+from matrix.judging.target import CONSUMERS, Consumer, expect_lock, expect_request
 from matrix.reading.pip_line import url_path
 from matrix.reading.requirements import Kind, read_file
 from matrix.show.json_document import JsonDocument
@@ -45,8 +45,8 @@ from resolver.versions import is_version, join_words, shorten
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from matrix.checking.target import ExpectedTarget
     from matrix.command_line.context import Context
+    from matrix.judging.target import ExpectedTarget
     from matrix.reading.requirements import Document, Entry
     from matrix.show.console import Console
 

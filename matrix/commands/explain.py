@@ -56,7 +56,11 @@ class DiagnosisDocument(JsonDocument, kw_only=True):
 
     status: Literal["ok", "unrecognized"]
     log: str
+    kind: Literal["", "build", "run"]
+    """Whether the log is of a build (or an installation) or of a running program; empty if unknown."""
     diagnosis: list[Finding]
+    unknown: list[Finding]
+    """Errors that no known failure has, with the most similar known failures."""
 
 
 class ExplainDocument(JsonDocument, kw_only=True):
@@ -135,23 +139,27 @@ def execute(context: Context) -> int:
 
 def _explain_log(args: argparse.Namespace, console: Console) -> int:
     """Print the failures recognized in a log; return 1 if there are none."""
-    from builders.diagnosis import DiagnosisContext, diagnose, diagnose_stream, diagnosis_text
+    from builders.diagnosis import DiagnosisContext, diagnosis_text, read, read_log
 
     context = DiagnosisContext(package=canonicalize_name(args.name or ""), backend=args.backend or "")
-    if args.logfile == "-":
-        findings = diagnose_stream(sys.stdin.buffer, context)
-    else:
-        findings = diagnose(Path(args.logfile), context)
+    from_pipe = args.logfile == "-"
+    reading = read(sys.stdin.buffer, context) if from_pipe else read_log(Path(args.logfile), context)
+    findings = reading.findings
     if args.format == "json":
-        console.document(
-            DiagnosisDocument(
-                status="ok" if findings else "unrecognized", log=args.logfile, diagnosis=findings
-            )
+        status: Literal["ok", "unrecognized"] = "ok" if findings else "unrecognized"
+        document = DiagnosisDocument(
+            status=status,
+            log=args.logfile,
+            kind=reading.kind,
+            diagnosis=findings,
+            unknown=reading.unknown,
         )
+        console.document(document)
     elif findings:
         console.data(diagnosis_text(findings, sources=True))
     else:
-        console.data("No known failure was recognized in this log.")
+        unknown = [f"{finding}" for finding in reading.unknown]
+        console.data("\n".join(["No known failure was recognized in this log.", *unknown]))
         if not args.backend:
             console.info("Some failures are recognized only if the backend is known: add --backend rocm.")
     return 0 if findings else 1

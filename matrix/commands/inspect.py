@@ -20,9 +20,6 @@ from builders.installed.checks import findings_of
 from builders.probe.ask import user_packages
 from builders.storage.files import make_directories, write_atomic
 from matrix.api import package_indexes, resolve_settings, write_lock
-from matrix.checking.check import check
-from matrix.checking.package_rules import TORCH_FAMILY
-from matrix.checking.target import expect_request
 from matrix.command_line.options import (
     add_format,
     add_index_access,
@@ -37,6 +34,9 @@ from matrix.consumers.shared.installation import write_files
 from matrix.input.environment_file import read_environment
 from matrix.input.request import make_request
 from matrix.input.settings import REQUEST_FILE
+from matrix.judging.corrections import check
+from matrix.judging.packages import TORCH_FAMILY
+from matrix.judging.target import expect_request
 from matrix.show.included_json import InspectDocument
 from matrix.show.render import counted, findings_text
 from matrix.show.resolution_text import conflict_text
@@ -52,9 +52,9 @@ from resolver.versions import join_words
 if TYPE_CHECKING:
     import argparse
 
-    from matrix.checking.target import Consumer
     from matrix.command_line.context import Context
     from matrix.input.environment_file import DescribedEnvironment
+    from matrix.judging.target import Consumer
     from matrix.show.console import Console
     from resolver.answers.repair import Wanted
 

@@ -17,7 +17,6 @@ from builders.storage.files import write_atomic
 from builders.wheels.wheel import LARGEST_METADATA, DamagedError, WheelReader
 from matrix.command_line.options import add_index, add_lock, add_names, add_target_options, output_path
 from matrix.input.locking import names_target
-from matrix.report.first_run import first_run_text
 from matrix.report.page import ReportPage, TableData, render_page, subtitle_of, wheels_of
 from matrix.show.consequences_text import HEADINGS, summary
 from matrix.show.drawing import svg_of_lock
@@ -66,13 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         type=output_path,
-        help="default: report.html, or first-run.txt with --first-run",
-    )
-    parser.add_argument(
-        "--first-run",
-        action="store_true",
-        help="write a text file instead: this machine, the lock, and the output of jobs in this directory, "
-        "without names of users, machines and projects, and without secrets",
+        default=Path("report.html"),
+        help="default: %(default)s",
     )
     parser.add_argument(
         "--include",
@@ -81,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="JSON output of `matrix diff` or `matrix inspect`, or of a `matrix resolve` without a "
-        "resolution; with --first-run any text file (repeatable)",
+        "resolution (repeatable)",
     )
     parser.add_argument(
         "--all-rows",
@@ -101,12 +95,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
-    if args.first_run:
-        output = args.output or Path("first-run.txt")
-        write_atomic(output, first_run_text(context, args.include))
-        console.info(f"Wrote {output}. Read it before you send it: only known names and forms were removed.")
-        return 0
-    output = args.output or Path("report.html")
     conflicts, changes, inspections = _included(args.include)
     catalog, request = _request(context)
     index = Index(args.index)
@@ -139,8 +127,8 @@ def execute(context: Context) -> int:
         inspections=inspections,
         absent=_absent(has_lock=context.has_lock, has_index=has_index, has_changes=bool(changes)),
     )
-    write_atomic(output, render_page(report))
-    console.info(f"Wrote {output}")
+    write_atomic(args.output, render_page(report))
+    console.info(f"Wrote {args.output}")
     return 0
 
 

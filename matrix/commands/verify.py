@@ -32,7 +32,7 @@ from builders.wheels.wheel import DamagedError, WheelReader, record_rows
 from matrix.building.locked import wheels_of_lock
 from matrix.command_line.context import built_recipes
 from matrix.command_line.options import add_catalog, add_format, add_index, output_path
-from matrix.consumers.shared.container_variables import site_changes
+from matrix.consumers.shared.container_variables import site_values
 from matrix.consumers.shared.installation import Installation
 from matrix.consumers.slurm_job import all_reduce_for_check, job_of, script_for_check
 from matrix.input.locking import exclude_pick
@@ -219,9 +219,7 @@ def _all_reduce(context: Context) -> list[Finding]:
     script = folder.root / "job.sh"
     script.write_text(script_for_check(installation, environment), encoding="utf-8")
     lock = installation.lock
-    known = DiagnosisContext(
-        torch=lock.version_of("torch"), rocm=lock.version_of("rocm"), backend=lock.target.backend
-    )
+    known = DiagnosisContext(kind="run", torch=lock.version_of("torch"), backend=lock.target.backend)
     return all_reduce(
         script,
         [python, "-c", all_reduce_for_check(job_of(installation))],
@@ -303,8 +301,7 @@ def _verify(
         env = {"PYTHONNOUSERSITE": "", **os.environ}
     needed = {row.name: os.environ[row.name] for row in variables if row.value and row.name in os.environ}
     env |= needed
-    changes = site_changes(os.environ, variables)
-    needed |= {change.name: change.value for change in changes if change.value is not None}
+    needed |= site_values(os.environ, variables)
     built, published = built_recipes(lock, catalog) if lock else [], _published_recipes(lock, catalog)
     modules = [name for recipe in (*published, *built) for name in recipe.imports]
     if lock is None or lock.pick("torch"):

@@ -1,6 +1,6 @@
 """The requirements that a user states: on the command line, in ``matrix.toml`` and in files.
 
-`matrix.checking` parses files; importing it takes longer than most resolutions. If pip would use a line that
+`matrix.judging` parses files; importing it takes longer than most resolutions. If pip would use a line that
 `matrix` does not, an error or a warning names it.
 """
 
@@ -158,7 +158,7 @@ class Inputs(msgspec.Struct, kw_only=True):
 
     def add_environment(self, path: Path) -> None:
         """Add the pip section of a conda environment file, and its Python."""
-        from matrix.checking.line_rules import conda_name, is_pip_line
+        from matrix.judging.lines import conda_name, is_pip_line
         from matrix.reading.conda_file import read_conda
         from matrix.reading.requirements import read_file
 
@@ -391,7 +391,7 @@ def _plain_requirement(text: str) -> Requirement | None:
 
 
 def _check_form(entry: Entry, source: _Source) -> None:
-    from matrix.checking.line_rules import check_line
+    from matrix.judging.lines import check_line
 
     for finding in check_line(entry):
         corrected = [text for text in finding.evidence["corrected"] if not text.startswith("#")]

@@ -31,7 +31,7 @@ def judged(tmp_path: Path, script: str, seconds: float = 60) -> dict[str, Findin
         ranks=2,
         seconds=seconds,
         log=tmp_path / "log",
-        context=DiagnosisContext(rocm="6.4.4", backend="rocm"),
+        context=DiagnosisContext(kind="run", backend="rocm"),
     )
     assert findings_text(findings)  # each can be printed
     return {finding.id: finding for finding in findings}

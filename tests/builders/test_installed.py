@@ -421,8 +421,26 @@ BROKEN: dict[str, tuple[Make, str, str]] = {
     ),
 }
 
+
+def fat_bitsandbytes(tree: Tree) -> Tree:
+    """Add bitsandbytes 0.50: of its libraries for each device and ROCm release, one is loaded."""
+    libraries = {
+        "cuda118": ("libcudart.so.11.0",), "xpu2026": ("libsycl.so.9", "libimf.so"), "cpu": ("libgomp.so.1",),
+        "rocm64": ("libamdhip64.so.6",), "rocm70": ("libamdhip64.so.7",), "rocm72": ("libamdhip64.so.7",),
+    }  # fmt: skip
+    files = {
+        f"bitsandbytes/libbitsandbytes_{name}.so": shared_object(
+            needed=needed, fatbin=gpu_code("gfx90a") if name.startswith("rocm") else b""
+        )
+        for name, needed in libraries.items()
+    }
+    return tree.dist("bitsandbytes", "0.50.2", files)
+
+
 SOUND: dict[str, Make] = {
     "venv": venv,
+    "fat-bitsandbytes": lambda p: fat_bitsandbytes(image(p)),
+    "fat-bitsandbytes-conda": lambda p: fat_bitsandbytes(conda(p)),
     "image": lambda p: image(p).rocm("6.4.4"),
     "conda": conda,
     "rccl-net": lambda p: rccl_net(image(p), *range(6, 13)),

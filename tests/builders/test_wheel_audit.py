@@ -23,6 +23,7 @@ from builders.audit.wheel_audit import WheelAudit, audit_wheel
 from resolver.errors import UsageError
 from resolver.facts.schema import Recipe
 from tests.builders.bundles import HOST, PREFIX, code_object, packed, padded, plain
+from tests.support.elf import shared_object
 
 MakeWheel = Callable[..., Path]
 Compile = Callable[..., Path]
@@ -258,6 +259,63 @@ def test_needed_library_must_be_provided(make_wheel: MakeWheel, compile_object: 
     cuda = make_wheel(files={OP: user_of("libcudart.so.12")}, tags=TAGS)
     assert "need-of-other-backend" in ids(audit_wheel(cuda, given()), "info")
     assert audit_wheel(cuda, given()).verdict == "sound"
+
+
+def variants(name: str, *, gfx: str = "gfx90a", folder: bool = False) -> dict[str, bytes]:
+    """Return libraries as in bitsandbytes 0.50 (or in folders, as in llama-cpp-python), one is loaded."""
+    sizes = {
+        "cuda124": ("libcudart.so.12",),
+        "cuda130": ("libcudart.so.13",),
+        "xpu2026": ("libsycl.so.9", "libimf.so"),
+    }
+    sizes |= {f"rocm{line}": (f"libamdhip64.so.{line[0]}",) for line in ("64", "70", "72")}
+    files = {}
+    for device, needed in sizes.items():
+        glibc = "2.32" if device.startswith("xpu") else "2.17"
+        code = bundle(gfx) if device.startswith("rocm") else b""
+        path = f"{name}/{device}/lib{name}.so" if folder else f"{name}/lib{name}_{device}.so"
+        files[path] = shared_object(needed=needed, versions={"libc.so.6": [f"GLIBC_{glibc}"]}, fatbin=code)
+    return files
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_only_the_variant_that_is_loaded_counts(make_wheel: MakeWheel, *, folder: bool) -> None:
+    tags = f"py3-none-manylinux_2_24_{platform.machine()}"
+    asked = Expected(architectures=("gfx90a",))
+    wheel = make_wheel(files=variants("tiny", folder=folder), tags=tags)
+    for expected in (asked, replace(asked, torch=TorchLibraries("2.10.0+rocm7.0", "7.0"))):
+        report = audit_wheel(wheel, expected)
+        assert ids(report) == []
+        assert "variant-not-judged" in ids(report, "info")
+    # It is loaded and has no code for the GPU, whatever the others have.
+    other = {
+        path: data for path, data in variants("tiny", gfx="gfx942", folder=folder).items() if "70" in path
+    }
+    wheel = make_wheel(files=variants("tiny", folder=folder) | other, tags=tags, folder="other")
+    report = audit_wheel(wheel, replace(asked, torch=TorchLibraries("2.10.0+rocm7.0", "7.0")))
+    assert ids(report) == ["target-missing"]
+    report = audit_wheel(wheel, replace(asked, torch=TorchLibraries("2.9.1+rocm6.4", "6.4")))
+    assert ids(report) == []
+
+
+def test_variants_count_if_none_is_for_the_target(make_wheel: MakeWheel) -> None:
+    files = {path: data for path, data in variants("tiny").items() if "xpu" in path or "cuda" in path}
+    tags = f"py3-none-manylinux_2_24_{platform.machine()}"
+    assert "glibc-above-tag" in ids(audit_wheel(make_wheel(files=files, tags=tags)))
+
+
+def test_variant_that_another_object_is_linked_with_counts(make_wheel: MakeWheel) -> None:
+    """PyTorch loads both libtorch_cpu.so and libtorch_hip.so: they are no alternatives."""
+    late = {"libc.so.6": ["GLIBC_2.99"]}
+    files = {
+        "tiny/libtiny.so": shared_object(needed=["libtiny_cuda.so", "libtiny_rocm.so"]),
+        "tiny/libtiny_cuda.so": shared_object(needed=["libcudart.so.12"], versions=late),
+        "tiny/libtiny_rocm.so": shared_object(needed=["libamdhip64.so.7"]),
+    }
+    tags = f"py3-none-manylinux_2_24_{platform.machine()}"
+    assert "glibc-above-tag" in ids(audit_wheel(make_wheel(files=files, tags=tags)))
+    del files["tiny/libtiny.so"]
+    assert ids(audit_wheel(make_wheel(files=files, tags=tags, folder="alone"))) == []
 
 
 def test_missing_library_names_its_provider(make_wheel: MakeWheel, compile_object: Compile) -> None:

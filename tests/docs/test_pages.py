@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from matrix.cli import main
 from matrix.consumers import slurm_job
 from resolver.errors import IDS
 from resolver.facts.catalog import load
@@ -136,38 +135,11 @@ def first_run() -> list[str]:
 
 def test_commands_of_first_run_exist(flags: dict[str, set[str]]) -> None:
     commands = [shlex.split(line, comments=True) for line in first_run() if line.startswith("matrix ")]
-    assert {words[1] for words in commands} == {"doctor", "build-container", "verify", "env", "report"}
+    assert {words[1] for words in commands} == {"doctor", "build-container", "verify", "env", "inspect"}
     for words in commands:
         assert {word for word in words if word.startswith("-")} <= flags[words[1]]
     scripts = {match for line in first_run() for match in re.findall(r"job-\w+\.sh", line)}
     assert scripts == {slurm_job.CONSUMER.file, "job-node.sh", "job-gpu.sh"}
-
-
-def test_file_of_first_run_has_no_names_and_passwords(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The page's command removes them, and its last command finds one that is left."""
-    *_, collect, find = first_run()
-    secret = (
-        "/users/jdoe/x /scratch/project_465000001/jdoe https://me:t0ken@index.example/simple/ "
-        "https://t0ken@index.example git@ jdoe@uan01"
-    )
-    for name in ("matrix-verify-12.out", "slurm-13.out"):
-        (tmp_path / name).write_text(f"No errors.\n{secret}\n")
-    for name, value in {"HOME": "/users/jdoe", "USER": "jdoe", "XDG_CACHE_HOME": str(tmp_path / "c")}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
-    assert main(shlex.split(collect)[1:]) == 0
-    text = (tmp_path / "first-run.txt").read_text()
-    assert text.count("No errors.\n/users/USER/x /scratch/PROJECT/USER https://index.example/simple/") == 2
-    assert not re.search("jdoe|465000001|t0ken|uan01", text)
-
-    def found() -> str:
-        return subprocess.run(["bash", "-c", find], capture_output=True, text=True, check=False).stdout
-
-    assert found() == ""
-    (tmp_path / "first-run.txt").write_text(f"{text}\nJDoe\n")
-    assert "JDoe" in found()
 
 
 def test_architecture_lists_every_module_and_no_other() -> None:
@@ -199,3 +171,18 @@ def test_architecture_describes_every_folder_by_its_modules(package: str, headin
         ]
         assert not missing, f"{folder}: {missing}"
     assert folders - {""} == {path.parent.name for path in root.glob("*/__init__.py")}
+
+
+def test_needs_name_commands_and_tests_that_exist(flags: dict[str, set[str]]) -> None:
+    page = (PROJECT / "docs" / "development" / "needs.md").read_text()
+    rows = [re.split(r" (?<!\\)\| ", line) for line in page.splitlines() if "tests/" in line]
+    cell = re.compile(r"(`tests/[\w/]+\.py::test_\w+`(, )?)+ \|")
+    assert [row[0] for row in rows if not cell.fullmatch(row[2])] == []
+    proofs = set(re.findall(r"(tests/[\w/]+\.py)::(test_\w+)", page))
+    missing = {
+        f"{file}::{name}"
+        for file, name in proofs
+        if not re.search(rf"^def {name}\(", (PROJECT / file).read_text(), re.MULTILINE)
+    }
+    assert missing == set()
+    assert set(re.findall(r"`matrix ([a-z-]+)", page)) - set(flags) == set()

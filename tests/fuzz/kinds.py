@@ -29,18 +29,18 @@ from ruamel.yaml import YAML
 from builders.audit import audit_wheel
 from builders.audit.elf import read_object
 from builders.audit.gpu_code import read_code_objects
-from builders.diagnosis import diagnose
+from builders.diagnosis import read_log
 from builders.index import Index
 from builders.index_client import metadata, pages
 from builders.scheduling.slurm import Slurm
 from builders.sources.source import unpack_sdist
 from builders.wheels.wheel import DamagedError
-from matrix.checking.check import check, fixed, read_document
-from matrix.checking.target import ExpectedTarget, expect_request
 from matrix.commands.plan import github_workflow, gitlab_pipeline
 from matrix.input.environment_formats import read_pylock
 from matrix.input.inputs import read_inputs
 from matrix.input.settings import read_settings
+from matrix.judging.corrections import check, fixed, read_document
+from matrix.judging.target import ExpectedTarget, expect_request
 from matrix.reading.requirements import Document
 from resolver.answers.resolve import resolve
 from resolver.errors import MatrixError
@@ -559,7 +559,7 @@ def enter_sdist_metadata(content: bytes, _: Path) -> None:
 
 
 def enter_log(content: bytes, work: Path) -> None:
-    diagnose(written(content, work / "log"))
+    read_log(written(content, work / "log"))
 
 
 CHECKS = TESTS / "matrix" / "checks"

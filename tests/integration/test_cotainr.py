@@ -55,16 +55,6 @@ PACKAGES = "/opt/cotainr/conda/envs/conda_container_env/lib/python3.11/site-pack
 """The directory that cotainr installs into, in a container."""
 DISTURBING = {"SINGULARITY_BIND": "/var/spool:/nowhere", "TMPDIR": "/opt", "PIP_USER": "1"}
 """Variables of a site's modules, and of a user, with which a build by cotainr alone fails."""
-SMALL = """\
-name: small
-channels:
-  - conda-forge
-dependencies:
-  - python=3.11
-  - pip
-  - pip:
-    - tinyext==1.0+rocm7.2
-"""
 JOB = """\
 source train.sif.files/environment.sh
 apptainer exec train.sif python -c 'import torch, apex.amp_C, bitsandbytes, deepspeed, flash_attn
@@ -103,12 +93,6 @@ class User:
 
     def run(self, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
         return self.rig.run_as_user(command, cwd=self.work, env=self.env | env)
-
-    def build(self, sif: str, *options: str) -> subprocess.CompletedProcess[str]:
-        """Build a container with `matrix run`."""
-        command = ["cotainr", "build", sif, "--base-image", str(self.rig.image), "--conda-env", "env.yml"]
-        command += ["--accept-licenses", "-v", "--no-color"]
-        return self.matrix("run", *options, "--", *command, **self.building)
 
     def build_script(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Build a container with build.sh."""
@@ -185,12 +169,16 @@ def cotainr(rig: Rig) -> Path:
 
 @pytest.fixture(scope="module")
 def small(rig: Rig, cotainr: Path) -> User:
-    """Create an index with one wheel, and an environment file that requires the wheel."""
+    """Create an index with one wheel, and the files of `matrix env` for a lock of the wheel."""
     user = User(rig, rig.work(), cotainr)
     wheel = tiny_wheel(user.work, "tinyext", "1.0+rocm7.2", requires=["packaging"])
     Index(user.work / "index").publish(wheel, {})
-    (user.work / "env.yml").write_text(SMALL)
+    lock = lock_of(built_pick("tinyext", wheel_version="1.0+rocm7.2"))
+    lock = with_image(lock, BaseImage(name="base", path=str(rig.image)))
+    (user.work / "matrix.lock").write_text(dumps(lock))
+    (user.work / FILES).mkdir()
     hand_over(user.work)
+    good(user.matrix("env", "--for", "cotainr", "-o", FILES))
     return user
 
 
@@ -259,28 +247,13 @@ def hand_over(*folders: Path) -> None:
         subprocess.run(["chown", "-R", "--reference", str(folder), str(folder)], check=True)
 
 
-@pytest.mark.parametrize("route", ["bind", pytest.param("loopback", marks=pytest.mark.long)])
-def test_matrix_run_builds_container_from_index(small: User, route: str) -> None:
+def test_build_script_builds_container_from_index(small: User) -> None:
     """Packages on PYTHONPATH, such as packaging, are installed as well, and none into ~/.local."""
-    done = small.build(f"{route}.sif", *(["--route", route] if route == "loopback" else []))
-    good(done)
-    output = done.stdout + done.stderr
-    assert f"route {route}:" in output
-    for name in ("SINGULARITYENV_PYTHONPATH", *DISTURBING):
-        assert f"unset {name}:" in output
+    good(small.build_script("tiny.sif"))
     program = "import packaging, tinyext; print(tinyext.VERSION, tinyext.__file__, packaging.__file__)"
-    inside = small.run("apptainer", "exec", f"{route}.sif", "python", "-c", program)
+    inside = small.run("apptainer", "exec", "tiny.sif", "python", "-c", program)
     files = ("tinyext.py", "packaging/__init__.py")
     assert inside.stdout.split() == ["1.0+rocm7.2", *(f"{PACKAGES}{name}" for name in files)], inside.stderr
-
-
-def test_failed_build_keeps_exit_code(small: User) -> None:
-    command = [str(small.cotainr), "build", "x.sif", "--base-image", "no-such.sif"]
-    bare = small.run(*command)
-    done = small.matrix("run", "--", *command)
-    assert bare.returncode != 0
-    assert done.returncode == bare.returncode
-    assert "no-such.sif" in done.stdout + done.stderr
 
 
 def test_changed_lock_makes_container_again(rig: Rig, cotainr: Path) -> None:
@@ -342,15 +315,11 @@ def test_container_of_jax_is_made_only_if_its_plugin_loads(rig: Rig, cotainr: Pa
 
 
 def test_cause_of_failed_pip_is_last(small: User) -> None:
-    lock = lock_of(built_pick("tinyext", wheel_version="1.0+rocm7.2"))
-    lock = with_image(lock, BaseImage(name="base", path=str(small.rig.image)))
-    (small.work / "matrix.lock").write_text(dumps(lock))
-    (small.work / FILES).mkdir()
-    hand_over(small.work)
-    good(small.matrix("env", "--for", "cotainr", "-o", FILES))
     definition = small.work / FILES / "env.yml"
-    definition.write_text(f"{definition.read_text()}      - no-such-project==1.0\n")
+    sound = definition.read_text()
+    definition.write_text(f"{sound}      - no-such-project==1.0\n")
     done = small.build_script("broken.sif")
+    definition.write_text(sound)
     assert done.returncode not in {0, 3}
     end = done.stderr.partition("build.sh: cotainr failed")[2]
     assert "No matching distribution found for no-such-project==1.0" in end.splitlines()[-1], done.stdout

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from builders.building.watch import kernel_killed_since, kernel_kills
-from builders.diagnosis import DiagnosisContext, diagnose
+from builders.diagnosis import DiagnosisContext, read_log
 from builders.environments.python import pip_environment
 from tests.support.built import Built
 
@@ -55,7 +55,7 @@ def run(tmp_path: Path, log: Path) -> Run:
 
 
 def ids(log: Path, context: DiagnosisContext | None = None) -> list[str]:
-    return [one.id for one in diagnose(log, context)]
+    return [one.id for one in read_log(log, context).findings]
 
 
 def isolated(requirement: str) -> list[str]:

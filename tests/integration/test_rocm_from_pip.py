@@ -20,7 +20,7 @@ import pytest
 import uv
 from msgspec.structs import replace
 
-from builders.diagnosis import diagnose
+from builders.diagnosis import read_log
 from matrix.cli import main
 from matrix.consumers.shared.installation import Installation
 from resolver.lock import dumps
@@ -158,7 +158,7 @@ def test_unknown_gpu_is_an_error_that_is_explained(install: Install, tmp_path: P
     assert done.returncode != 0
     log = tmp_path / "log"
     log.write_text(done.stdout + done.stderr)
-    assert [finding.id for finding in diagnose(log)] == ["rocm-target-family"], log.read_text()
+    assert [finding.id for finding in read_log(log).findings] == ["rocm-target-family"], log.read_text()
     assert _installed(tmp_path / "env") == set()
 
 

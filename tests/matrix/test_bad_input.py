@@ -64,7 +64,6 @@ BAD = [
     ("check nowhere.yml", "nowhere.yml does not exist", ""),
     ("doctor --base-image nowhere.sif", "nowhere.sif does not exist", ""),
     ("resolve -r nowhere.txt", "nowhere.txt does not exist", ""),
-    ("run -- cotainer build", "cotainer", "Did you mean cotainr?"),
 ]
 
 

@@ -414,7 +414,7 @@ CONFIG = "#!/bin/sh\necho 'AccountingStorageEnforce = associations,limits,qos'\n
 @pytest.fixture
 def login_node(work: Path, add_program: Callable[[str, str], None]) -> Path:
     """Put Slurm's programs on PATH, and use a lock of LUMI; return the directory."""
-    for name in ("sbatch", "squeue", "sacctmgr", "srun"):
+    for name in ("sbatch", "squeue", "scancel", "sacctmgr", "srun"):
         add_program(name, '#!/bin/sh\nwhile [ "$1" != bash ] && [ $# -gt 0 ]; do shift; done\nexec "$@"\n')
     add_program("sinfo", SINFO)
     add_program("scontrol", CONFIG)

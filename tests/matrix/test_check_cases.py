@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from matrix.checking.check import check
-from matrix.checking.target import expect_request
 from matrix.cli import main
+from matrix.judging.corrections import check
+from matrix.judging.target import expect_request
 from matrix.reading.requirements import RULES, read_requirements
 from resolver.answers.resolve import resolve
 from resolver.facts.catalog import load

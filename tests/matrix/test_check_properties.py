@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matrix.checking.check import check, fixed, read_document
-from matrix.checking.target import ExpectedTarget, expect_request
+from matrix.judging.corrections import check, fixed, read_document
+from matrix.judging.target import ExpectedTarget, expect_request
 from matrix.reading.requirements import fixable, read_requirements
 from resolver.errors import UsageError
 from resolver.facts.catalog import load

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from builders.diagnosis import diagnose
+from builders.diagnosis import read_log
 from matrix.cli import main
 
 Capture = pytest.CaptureFixture[str]
@@ -33,7 +33,7 @@ def test_explain_log_json_is_one_document(capsys: Capture) -> None:
     assert main(["explain", "--log", str(log), "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document.items() >= {"schema": 1, "status": "ok", "log": str(log)}.items()
-    assert document["diagnosis"] == msgspec.to_builtins(diagnose(log))
+    assert document["diagnosis"] == msgspec.to_builtins(read_log(log).findings)
     assert [row["line"] for row in document["diagnosis"][0]["evidence"]["text"]] == [3, 4, 13]
 
 
@@ -61,6 +61,21 @@ def test_explain_log_uses_name_and_backend(capsys: Capture, tmp_path: Path) -> N
 def test_explain_log_without_known_failure_exits_1(capsys: Capture) -> None:
     assert main(["explain", "--log", str(LOGS / "good" / "deepspeed-cpu.log"), "--format", "json"]) == 1
     assert json.loads(capsys.readouterr().out)["diagnosis"] == []
+
+
+def test_unknown_errors_are_named_with_similar_failures(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.log").write_text("Epoch 1\nRuntimeError: operator torchaudio::decode does not exist\n")
+    assert main(["explain", "--log", "x.log"]) == 1
+    output = capsys.readouterr().out
+    assert "fits no known failure: RuntimeError: operator torchaudio::decode does not exist" in output
+    assert "torchvision-nms" in output
+    assert main(["explain", "--log", "x.log", "--format", "json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["status"], document["kind"]) == ("unrecognized", "run")
+    assert [finding["id"] for finding in document["unknown"]] == ["not-known"]
 
 
 def test_explain_log_missing_file_is_bad_input(capsys: Capture) -> None:

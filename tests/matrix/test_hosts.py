@@ -10,10 +10,9 @@ from msgspec.structs import replace
 from builders.index_client import IndexClient
 from matrix.building.locked import unnamed_hosts
 from matrix.cli import main
-from matrix.consumers.shared.container_variables import VariableChange, site_changes
 from matrix.input.settings import Settings
 from resolver.facts.catalog import Catalog
-from resolver.facts.schema import Git, Sdist, SiteVariable
+from resolver.facts.schema import Git, Sdist
 from resolver.indexes import File
 from resolver.lock import dumps
 from resolver.model import Distribution
@@ -85,24 +84,9 @@ def test_hosts_are_named_in_one_line(command: list[str], capsys: Capture) -> Non
     )
 
 
-def test_messages_about_variables_contain_no_secrets() -> None:
-    change = VariableChange(
-        "PIP_EXTRA_INDEX_URL", "https://me:secret@host/simple https://token@host/a file:///mnt", "r"
-    )
-    assert str(change) == "PIP_EXTRA_INDEX_URL=https://host/simple https://host/a file:///mnt: r"
-    change = VariableChange("UV_INDEX", "name=https://me:secr@et@host/simple", "r")
-    assert str(change) == "UV_INDEX=name=https://host/simple: r"
-    row = SiteVariable(site="a", name="A", value="x-${TOKEN}", reason="r", status="observed", source="s")
-    (change,) = site_changes({"TOKEN": "secret"}, [row])
-    assert change.value == "x-secret"
-    assert str(change) == "A=x-${TOKEN}: r (s)"
-
-
 COMMANDS = [
     ["doctor"],
     ["doctor", "--format", "json"],
-    ["run", "--", "true"],
-    ["run", "--dry-run", "--", "cotainr"],
     ["resolve", "sympy", "--backend", "cpu"],
     ["resolve", "torch", "--backend", "cpu", "--offline"],
     ["resolve", "x @ https://me:s3cr3t@127.0.0.1:9/x-1.0-py3-none-any.whl", "--backend", "cpu"],

@@ -9,7 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from builders.constants import CERTIFICATE_VARIABLES
-from matrix.consumers.shared.container_variables import DISTURBING, REFERENCE, VISIBLE
+from matrix.consumers.shared.container_variables import DISTURBING, LIMITING, REFERENCE, VISIBLE
 from matrix.consumers.shared.installation import MARK, WrittenFile, comments, files_in_wheelhouse
 
 if TYPE_CHECKING:
@@ -54,11 +54,12 @@ def stoppable(script: str, target: str, suffix: str = "") -> str:
 
 
 def container_environment() -> str:
-    """Return the lines that prepare the environment for a container, as `matrix run` does."""
+    """Return the lines that prepare the environment for a container."""
     return fill(
         "environment_of_container.sh",
         runtime=fill("runtime.sh"),
         unset=" ".join(DISTURBING),
+        limiting=" ".join(LIMITING),
         certificates=" ".join(CERTIFICATE_VARIABLES),
         visible=" | ".join(f"{path}/*" for path in VISIBLE),
         temporary=str(VISIBLE[0]),

@@ -1,6 +1,9 @@
 # With the bind variables of site modules, a build with --writable fails. pip treats packages in PYTHONPATH as
 # installed, and its settings may name another directory.
 unset @UNSET@
+for variable in @LIMITING@; do
+    [ -z "${!variable:-}" ] || printf '%s: %s is kept, and changes what pip installs\n' "${0##*/}" "$variable" >&2
+done
 @RUNTIME@
 # Other directories for temporary files are not visible in the container.
 for variable in TMPDIR TEMP TMP; do

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
     from builders.findings import Finding
-    from matrix.checking.target import ExpectedTarget
+    from matrix.judging.target import ExpectedTarget
     from matrix.reading.requirements import Document, Entry
 
 _VARIABLE = re.compile(r"\$(?!\{[A-Z0-9_]+\})(\{?\w+\}?)")
@@ -381,7 +381,7 @@ def check_conda(document: Document, expected: ExpectedTarget) -> Iterator[Findin
             fix = "Put torch into the pip section, with its ROCm label."
             yield finding("conda-torch", entry, message, fix=fix)
         elif expected.backend == "rocm" and (row := replacement(expected.catalog, key, conda=True)):
-            message = f"{key} is for NVIDIA GPUs; AMD GPUs cannot use it."
+            message = f"AMD GPUs cannot use conda's {key}. {row.note}".rstrip()
             fix = f"Put {', '.join(row.by)} into the pip section." if row.by else ""
             yield finding("conda-torch", entry, message, fix=fix)
     yield from _check_python(document, entries.get("python"), expected)

@@ -16,7 +16,7 @@ from builders.constants import MOUNTED_INDEX
 from builders.index import Index
 from builders.machine.host import glibc_version, missing_python
 from builders.network.urls import public_index
-from matrix.checking.target import released_with
+from matrix.judging.target import released_with
 from matrix.reading.pip_line import PipLine, url_path
 from matrix.reading.requirements import finding
 from resolver.answers.resolve import resolve
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from builders.findings import Finding
-    from matrix.checking.target import ExpectedTarget
+    from matrix.judging.target import ExpectedTarget
     from matrix.reading.requirements import Document, Entry
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Package

@@ -6,8 +6,8 @@ import difflib
 import re
 from typing import TYPE_CHECKING
 
-from matrix.checking.line_rules import check_conda, check_lines, check_paths
-from matrix.checking.package_rules import (
+from matrix.judging.lines import check_conda, check_lines, check_paths
+from matrix.judging.packages import (
     check_extensions,
     check_indexes,
     check_known,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from builders.findings import Finding
-    from matrix.checking.target import ExpectedTarget
+    from matrix.judging.target import ExpectedTarget
     from matrix.reading.requirements import Document
 
 _CHECKS = (

@@ -1,1 +1,0 @@
-"""How pip, conda and cotainr read an environment or requirements file."""
