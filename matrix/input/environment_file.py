@@ -20,8 +20,8 @@ from builders.probe.environment import INSTALLERS
 from builders.storage.files import cache_root
 from matrix.input.environment_formats import is_pylock, is_recipe, parse_pip_list, read_pylock, read_recipe
 from matrix.judging.corrections import read_document
-from matrix.judging.lines import conda_name, is_pip_line
 from matrix.judging.packages import torch_index
+from matrix.reading.conda_file import conda_name, is_pip_line
 from matrix.reading.pip_line import url_path
 from matrix.reading.requirements import Document
 from resolver.answers.repair import Wanted

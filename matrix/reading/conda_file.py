@@ -21,9 +21,9 @@ from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from matrix.reading.items import Item
+from matrix.reading.items import Item, Reading, Unread
 from matrix.reading.pip_line import ISOLATION_VARIABLE, is_location
-from matrix.reading.requirements import HINT, LARGEST, Document, Entry, Kind, finding_at
+from matrix.reading.requirements import HINT, LARGEST, Document, Entry, Kind, add_entries, finding_at
 from resolver.errors import UsageError
 from resolver.texts import printable
 from resolver.versions import shorten
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
+NOT_CONDA = "it is not a package of conda"
 _KEYS = ("name", "dependencies", "prefix", "channels", "variables")
 _BUILD_VARIABLE = re.compile(
     r"(PIP|DS|UV|MAX|CMAKE|TORCH|PYTORCH|ROCM|HIP|HCC|GPU|APEX|FLASH|CUDA|FORCE)_|CC$|CXX$|\w*FLAGS$"
@@ -55,6 +56,8 @@ _SPEC = re2.compile(
 
 Source: CEP 26 (names), CEP 29 (specifications), and what conda and rattler accept (tests/reading).
 """
+_KEY = re2.compile(r"(?m)^(dependencies|channels)[ \t]*:")
+_NAME = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9_.-]+)")
 _PIN = re2.compile(rf"\s*(?P<operator>={{0,2}})\s*(?P<version>{_VERSION})")
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # YAML's
 
@@ -83,6 +86,7 @@ class CondaDocument(Document, kw_only=True):
             text = _text_of(item)
             if text is not None:
                 self.conda.append(self._entry(dependencies, position, text.strip()))
+                self._check_spec(line, text.strip())
             elif not isinstance(item, CommentedMap):
                 self.add("not-text", line, "conda expects a string here and stops with a Python error.")
             for key in item if text is None and isinstance(item, CommentedMap) else ():
@@ -102,6 +106,19 @@ class CondaDocument(Document, kw_only=True):
                 sections.append(item["pip"])
                 self._read_section(item)
         self.has_pip_section = bool(sections)
+
+    def _check_spec(self, line: int, text: str) -> None:
+        if conda_item(text) is not None or is_pip_line(text):
+            return
+        first, dash, _ = text.partition(" - ")
+        if dash and first == "pip":
+            message = f"YAML joins this line and those below it to one text: {shorten(text)!r}."
+            fix = "Write a colon after pip: `- pip:`"
+            self.add("conda-spec", line, message, fix=fix)
+        else:
+            message = f"conda cannot read {shorten(text)!r}: it is not a package with versions."
+            fix = "Write a name, or a name and versions, such as numpy>=1.26,<2 or numpy=1.26."
+            self.add("conda-spec", line, message, fix=fix)
 
     def _read_section(self, item: CommentedMap) -> None:
         section = item["pip"]
@@ -244,6 +261,18 @@ def conda_item(text: str, *, line: int = 0) -> Item | None:
     )
 
 
+def conda_name(text: str) -> str:
+    """Return the name in one of conda's dependencies; empty if there is none.
+
+    Examples
+    --------
+    >>> conda_name("conda-forge::Numpy=1.26")
+    'numpy'
+    """
+    name = _NAME.match(text)
+    return name[1].lower() if name else ""
+
+
 def is_pip_line(text: str) -> bool:
     """Return whether one of conda's dependencies is a line for pip."""
     start = text.partition("#")[0]
@@ -336,6 +365,39 @@ def read_conda(text: str, name: str) -> CondaDocument:
     document.check_channels(tree.get("channels"))
     document.check_variables(tree.get("variables"))
     return document
+
+
+def recognises(name: str, head: str) -> bool:
+    """Return whether a file is for conda: by its name, or a key if its name does not tell."""
+    ending = name.rpartition(".")[2].lower()
+    return ending in {"yml", "yaml"} or (ending not in {"txt", "in"} and _KEY.search(head) is not None)
+
+
+def read(text: str, name: str) -> Reading:
+    """Read what conda and pip install from an environment file."""
+    document = read_conda(text, name)
+    reading = Reading(
+        kind="conda environment",
+        name=name,
+        document=document,
+        findings=document.findings,
+        channels=_listed(document.tree.get("channels")),
+    )
+    variables = document.tree.get("variables")
+    if isinstance(variables, CommentedMap):
+        reading.variables = {str(key): str(value) for key, value in variables.items()}
+    for entry in document.conda:
+        item = None if is_pip_line(entry.text) else conda_item(entry.text, line=entry.line)
+        if item is not None:
+            reading.add(item)
+        else:
+            reading.unread.append(Unread(entry.line, printable(entry.text), NOT_CONDA))
+    add_entries(reading, document.entries)
+    return reading
+
+
+def _listed(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, CommentedSeq) else []
 
 
 def _load(text: str, name: str) -> tuple[YAML, object, DuplicateKeyError | None]:

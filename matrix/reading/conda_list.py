@@ -12,7 +12,7 @@ from matrix.reading.items import Item, Reading, Unread
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name
 from resolver.texts import printable
-from resolver.versions import minor, shorten
+from resolver.versions import shorten
 
 _HEAD = re2.compile(
     r"(?m)^# packages in environment at|^#? *Name +Version +Build|^@EXPLICIT[ \t\r]*$"
@@ -45,21 +45,20 @@ def read(text: str, name: str) -> Reading:
     """
     reading = Reading(kind="output of conda list", name=name, installed=True)
     if text.lstrip().startswith("["):
-        reading.items = [_of_row(row) for row in _rows(text, name)]
+        for row in _rows(text, name):
+            reading.add(_of_row(row))
     else:
         for number, raw in enumerate(text.split("\n"), start=1):
             _read_line(raw.strip(), number, reading)
-    versions = [item.version for item in reading.items if item.name == "python"]
-    reading.python = minor(versions[0]) if versions else ""
     return reading
 
 
 def _read_line(line: str, number: int, reading: Reading) -> None:
     if line.startswith(("http://", "https://", "file://")):
-        reading.items.append(url_item(line, number))
+        reading.add(url_item(line, number))
     elif match := _EXPORT.fullmatch(line) or _COLUMNS.fullmatch(line):
         channel = match[4] if match.re.groups > 3 else ""  # noqa: PLR2004  columns
-        reading.items.append(_item(match[1], match[2], match[3], channel or "", line=number, text=line))
+        reading.add(_item(match[1], match[2], match[3], channel or "", line=number, text=line))
     elif line and not _HEADER.fullmatch(line):
         reading.unread.append(Unread(number, printable(shorten(line)), "it is not a line of `conda list`"))
 

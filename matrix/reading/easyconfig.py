@@ -15,7 +15,7 @@ from builders.findings import Finding
 from matrix.reading.items import Item, Reading, Unread
 from resolver.requirements import normalize_name
 from resolver.texts import printable
-from resolver.versions import minor, shorten
+from resolver.versions import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -191,8 +191,7 @@ def _read_entry(key: str, entry: ast.expr, reading: Reading) -> None:
         options = next((each for each in values if isinstance(each, dict)), {})
         reading.items.append(_item(name, version, options, line))
     elif name == "Python":
-        reading.python = minor(version)
-        reading.items.append(Item(name="python", version=version, installer="unknown", line=line, text=shown))
+        reading.add(Item(name="python", version=version, installer="unknown", line=line, text=shown))
     else:
         reading.unread.append(Unread(line, shown, "it is a module, which may contain packages"))
 

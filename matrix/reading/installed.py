@@ -73,8 +73,6 @@ def _read_files(path: Path, *, is_image: bool) -> Reading:
         platform=content.platform,
         python=content.python,
     )
-    if content.python:
-        reading.items.append(Item(name="python", version=content.python, installer="unknown"))
     reading.unread += [Unread(0, name, "its metadata is damaged") for name in content.damaged]
     for name, version in sorted(content.versions.items()):
         if name in content.editable:
@@ -108,7 +106,6 @@ def _list_image(path: Path) -> Reading:
     reading = Reading(kind="image", name=str(path), installed=True, how=how, platform=platform)
     if python is not None:
         reading.python = python.version
-        reading.items.append(Item(name="python", version=python.version, installer="unknown"))
         reading.items += [
             Item(name=name, version=version, installer="unknown")
             for name, version in python.holds.items()

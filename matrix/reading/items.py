@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from builders.installed.reading import Installed
     from matrix.reading.requirements import Document
 
+_PYTHON = re.compile(r"={0,3}(\d+(?:\.\d+)*)(?:\.\*)?")
 Installer = Literal["pip", "conda", "image", "unknown"]
 
 
@@ -54,6 +56,10 @@ class Unread(msgspec.Struct, frozen=True):
     matters: bool = True
     """Whether it may install or change something that is judged."""
 
+    def __str__(self) -> str:
+        where = f"line {self.line}: " if self.line else ""
+        return f"{where}{self.text}{f' ({self.reason})' if self.reason else ''}"
+
 
 class Job(msgspec.Struct, kw_only=True):
     """What a job script asks Slurm for, and what it starts."""
@@ -95,3 +101,11 @@ class Reading(msgspec.Struct, kw_only=True):
     """What else an image has: ROCm, glibc, libstdc++ (as the GCC that has it), operating system, MPI."""
     how: str = ""
     """How an image was read; empty for anything else."""
+
+    def add(self, item: Item) -> None:
+        """Add an item; a Python of one version is what the file pins."""
+        pin = _PYTHON.fullmatch(item.version or item.specifier) if item.name == "python" else None
+        if pin is None:
+            self.items.append(item)
+        else:
+            self.python = pin[1]

@@ -48,7 +48,9 @@ def read(text: str, name: str) -> Reading:
     shell.run(text, 1)
     shell.finish()
     job.modules, job.launches = shell.modules, shell.launches
-    reading.items, reading.variables, reading.python = shell.items, shell.exported, shell.python
+    for item in shell.items:
+        reading.add(item)
+    reading.variables = shell.exported
     reading.channels, reading.find_links = shell.channels, shell.find_links
     reading.unread += shell.unread
     reading.unread.sort(key=lambda each: each.line)

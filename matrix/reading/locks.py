@@ -20,7 +20,6 @@ from resolver.errors import UsageError
 from resolver.lock import read_lock
 from resolver.requirements import normalize_name
 from resolver.texts import check_texts, is_url, printable
-from resolver.versions import minor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -173,9 +172,9 @@ def _read_pixi(text: str, name: str) -> Reading:
     if not path or path[0][1] not in {"version", "environments", "packages"}:
         msg = f"{name} is not a valid pixi.lock."
         raise UsageError(msg, hint=_HINT)
-    reading.items = [_named(item, named.get(item.url, {})) for item in reading.items]
-    versions = [item.version for item in reading.items if item.name == "python"]
-    reading.python = minor(versions[0]) if versions else ""
+    items, reading.items = reading.items, []
+    for item in items:
+        reading.add(_named(item, named.get(item.url, {})))
     return reading
 
 

@@ -70,14 +70,18 @@ def read(text: str, name: str) -> Reading:
 
 def _of_line(line: str, number: int) -> Item | None:
     """Return what a line lists; None if it has another form."""
-    if line.startswith(("-e ", "--editable")) or " @ " in line or "==" in line:
-        item = pip_item(line, line=number)
-        return None if item is None or item.specifier or (item.name == "" and not item.url) else item
-    words = line.split()
-    editable = len(words) > _COLUMNS and "/" in words[_COLUMNS]
-    if (len(words) == _COLUMNS or editable) and (words[1][:1].isdigit() or is_version(words[1])):
-        return _item(words[0], words[1], number, line) if _NAME.fullmatch(words[0]) else None
-    return None
+    if line.startswith(("-e ", "--editable")) or " @ " in line:
+        return pip_item(line, line=number)
+    name, exact, version = line.partition("==")
+    version = version.lstrip("=").strip()
+    if not exact:
+        words = line.split()
+        editable = len(words) > _COLUMNS and "/" in words[_COLUMNS]
+        known = len(words) == _COLUMNS or editable
+        name, version = words[:2] if known else ("", "")
+        version = version if version[:1].isdigit() or is_version(version) else ""
+    known_form = version and " " not in version and _NAME.fullmatch(name.strip())
+    return _item(name.strip(), version, number, line) if known_form else None
 
 
 def _item(name: str, version: str, line: int = 0, text: str = "") -> Item:

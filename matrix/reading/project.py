@@ -163,9 +163,7 @@ def _add(reading: Reading, text: str, line: int, key: str) -> None:
     if item is None:
         reading.unread.append(Unread(line, printable(text), f"{key} is not a valid requirement"))
     elif item.name == "python":
-        reading.items.append(replace(item, installer="unknown"))
-        pin = re.fullmatch(r"==(\d+\.\d+)(\.\*)?", f"=={item.version}" if item.version else item.specifier)
-        reading.python = pin[1] if pin else reading.python
+        reading.add(replace(item, installer="unknown"))
     else:
         reading.items.append(item)
 
@@ -333,10 +331,7 @@ def _of_feature(table: Mapping[str, Any], reading: Reading, lines: _Lines) -> No
                 text = printable(shorten(f"{name} = {stated!r}"))
                 reading.unread.append(Unread(lines.of(str(name)), text, "it is not a package of conda"))
                 continue
-            reading.items.append(replace(item, channel=str(row.get("channel", ""))))
-            if item.name == "python":
-                pin = re.match(r"={0,2}(\d+\.\d+)", item.version or item.specifier)
-                reading.python = pin[1] if pin else ""
+            reading.add(replace(item, channel=str(row.get("channel", ""))))
     needs = table.get("pypi-dependencies")
     for name, stated in (needs if isinstance(needs, dict) else {}).items():
         _of_poetry(str(name), stated, reading, lines, urls={}, group="")

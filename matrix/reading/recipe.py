@@ -107,12 +107,12 @@ def _add(reading: Reading, stage: _Stage, *, is_first: bool) -> None:
         reading.items.append(
             Item(name="", url=printable(stage.base), installer="image", line=stage.line, text=text)
         )
-    reading.items += shell.items
+    for item in shell.items:
+        reading.add(item)
     reading.unread += [*shell.unread, *stage.notes]
     reading.variables |= shell.exported
     reading.channels += shell.channels
     reading.find_links += shell.find_links
-    reading.python = shell.python or reading.python
     reading.findings += [split_by_shell(line, text) for line, text in shell.split_by_shell]
 
 

@@ -230,7 +230,6 @@ class Shell:
         """All variables, exported or not, whose value is a text."""
         self.channels: list[str] = []
         self.find_links: list[str] = []
-        self.python = ""
         self.directory = "/"
         self.modules: list[str] = []
         self.launches: list[tuple[int, list[str]]] = []
@@ -247,7 +246,7 @@ class Shell:
         self.exported |= other.exported
         self.values |= other.exported
         self._clones |= other._clones
-        self.python, self.directory = other.python, other.directory
+        self.directory = other.directory
 
     def run(self, text: str, line: int, nested: int = 0) -> None:
         """Read commands of which the first is on a line."""
@@ -536,8 +535,6 @@ class Shell:
         for word in named:
             item = conda_item(word, line=command.line)
             self._add(command, word, item)
-            if item and item.name == "python":
-                self.python = item.version or item.specifier.strip("=").removesuffix(".*")
         if not named and not options:
             self._note(command, "it names no package", matters=False)
 
