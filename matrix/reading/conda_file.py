@@ -37,7 +37,7 @@ _KEYS = ("name", "dependencies", "prefix", "channels", "variables")
 _BUILD_VARIABLE = re.compile(
     r"(PIP|DS|UV|MAX|CMAKE|TORCH|PYTORCH|ROCM|HIP|HCC|GPU|APEX|FLASH|CUDA|FORCE)_|CC$|CXX$|\w*FLAGS$"
 )
-_COMMENT = re.compile(r"\s+#.*$")
+_COMMENT = re.compile(r"(?<=\s)#.*$")
 _COMMENTED_OUT = "commented-out "
 """Prefix of an item of the tree that is written as a comment."""
 _COMMENTED_OUT_LINE = re.compile(

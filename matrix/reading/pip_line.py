@@ -69,6 +69,9 @@ _SOURCE_ARCHIVES = (".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz")
 _TOO_LONG = re.compile(r"\d{1000}|^\s*[\w.-]{256}")
 """Matches numbers and names that are too long for any version or file."""
 
+LONGEST_LINE = 50_000
+"""Longest line that is read, in characters; pip's parser of options needs minutes for longer ones."""
+_LONGEST = 5000  # characters of a requirement without options
 _EXTRAS = re.compile(r"(?P<location>.+)\[(?P<extras>[^\[\]]*)\]")
 _EGG = re.compile(r"egg=(?P<name>[\w.-]+)(?:\[(?P<extras>[^\]]*)\])?")
 _REMOTE = {"http", "https", "git+http", "git+https", "git+ssh", "git+git"}
@@ -193,6 +196,8 @@ def pip_item(text: str, *, line: int = 0, shown: str = "", indexes: tuple[str, .
     >>> pip_item("https://host/torch-2.9.1%2Brocm6.4-cp312-cp312-linux_x86_64.whl").version
     '2.9.1+rocm6.4'
     """
+    if len(text) > LONGEST_LINE:
+        return None
     parsed = PipLine(text)
     requirement, location = parsed.requirement, parsed.location
     if requirement is None and not location:
@@ -284,7 +289,7 @@ def parse_requirement(text: str) -> Requirement | None:
     """
     if "@" not in text and text.lower().endswith((".whl", *_SOURCE_ARCHIVES)):
         return None
-    if _TOO_LONG.search(text):
+    if len(text) > _LONGEST or _TOO_LONG.search(text):
         return None
     try:
         return Requirement(text)

@@ -30,7 +30,9 @@ _INSTRUCTION = re2.compile(
     r"(?is)[ \t]*(FROM|RUN|ENV|ARG|COPY|ADD|WORKDIR|CMD|ENTRYPOINT|LABEL|USER|EXPOSE|VOLUME|SHELL|STOPSIGNAL"
     r"|HEALTHCHECK|ONBUILD|MAINTAINER)[ \t]+(.*)"
 )
-_FIRST = re2.compile(r"(?m)^[ \t]*(?:(?i:FROM)[ \t]+[\w$][^ \t:=]*[:/@ \t\r\n]|(?:RUN|ENV|ARG)[ \t]+\S)")
+_FIRST = re2.compile(
+    r"(?m)^[ \t]*(?:(?:FROM|RUN|ENV|ARG)[ \t]+\S|from[ \t]+\S+[ \t]*(?:(?i:as)[ \t]+\w+)?[ \t\r]*$)"
+)
 _BOOTSTRAP = re2.compile(r"(?im)^[ \t]*Bootstrap[ \t]*:")
 _SECTION = re2.compile(r"[ \t]*%(\w+)(.*)")
 _HERE = re2.compile(r"<<-?[\"']?(\w+)[\"']?")

@@ -32,7 +32,7 @@ LARGEST = 2**20
 HINT = "Name a conda environment file (.yml) or a pip requirements file (.txt)."
 _CONDA_PIN = re.compile(r"(?:\S+::)?python(?:\s*={1,2}\s*|\s+)(\d+\.\d+)(\.[\d*]+)*(?:[\s=]\S*)?")
 """Matches a Python for conda, optionally with channel and build: ``conda-forge::python=3.12.*=*_cpython``."""
-_COMMENT = re.compile(r"(^|\s+)#.*$")
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*$")
 _LONGEST_SHOWN = 200
 _STRUCTURAL = {"several-pip-sections", "pip-not-listed"}
 """Findings whose correction changes more than one entry."""
@@ -295,11 +295,15 @@ def add_entries(reading: Reading, entries: Iterable[Entry]) -> None:
     """Add what the lines for pip install, and the indexes that they name."""
     from builders.network.urls import public_index
     from matrix.reading.items import Unread
-    from matrix.reading.pip_line import INDEX_OPTIONS, pip_item
+    from matrix.reading.pip_line import INDEX_OPTIONS, LONGEST_LINE, pip_item
 
     main, extra = "", []
     for entry in entries:
         line, shown = entry.pip, printable(shorten(entry.text, _LONGEST_SHOWN))
+        if len(entry.text) > LONGEST_LINE:
+            reason = f"it has more than {LONGEST_LINE} characters"
+            reading.unread.append(Unread(entry.line, shown, reason))
+            continue
         item = pip_item(entry.text, line=entry.line)
         if item is not None:
             reading.items.append(item)

@@ -84,7 +84,7 @@ _PIP_VALUES = _PIP_MAIN | _PIP_EXTRA | _PIP_LINKS | _EDITABLE | _PIP_FILES | _PI
 _CONDA_VALUES = _words(
     "-n --name -p --prefix --solver --platform --subdir -r --root-prefix -c --channel -f --file"
 )
-_GIT_VALUES = _words("-b --branch --depth -c -j --jobs -o --origin --filter --config")
+_GIT_VALUES = _words("-b -B --branch --depth -c -j --jobs -o --origin --filter --config")
 _LAUNCHER_VALUES = _words(
     "-N -n -c -p -A -t -G -w -J -o -e -D -x -d -m -np -B --bind --env --pwd -H --home --cwd"
 )
@@ -278,7 +278,9 @@ class Shell:
     def set(self, name: str, value: str, *, exported: bool = True) -> None:
         """Set a variable."""
         value = " ".join(self._expanded(value))
-        self.values[name] = value
+        self.values.pop(name, None)
+        if "$(" not in value and "`" not in value:  # else only the shell knows it
+            self.values[name] = value
         if exported:
             self.exported[name] = value.replace(_LITERAL, "$")
 
@@ -435,7 +437,7 @@ class Shell:
             ref = next((value for name, value in options if name in {"-b", "--branch"}), "")
             self._clones[self._path(folder)] = _Clone(named[0], command.line, command.text, ref)
         elif words[:1] == ["checkout"] and clone and named:
-            clone.ref = named[0]
+            clone.ref = named[-1].removeprefix("origin/")  # the last names what a new branch begins at
         self._note(command, "it installs no package", matters=False)
 
     def _clone_at(self, path: str) -> _Clone | None:
@@ -446,7 +448,9 @@ class Shell:
     def _build(self, command: Command, path: str, indexes: tuple[str, ...] = ()) -> None:
         """Add what is built from a directory: the repository that was cloned to it, if one was."""
         clone = self._clone_at(self._path(path))
-        if clone is None:
+        if clone is None and path.endswith(".whl") and any(each.built for each in self._clones.values()):
+            self._note(command, "it installs wheels, maybe those that were built above", matters=False)
+        elif clone is None:
             self._note(command, f"it installs {printable(path)}, whose content is not in this file")
         elif not clone.built:
             clone.built = True
