@@ -20,16 +20,13 @@ from urllib.parse import unquote, urlsplit
 from packaging.pylock import Package, Pylock, PylockValidationError
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from builders.containers.image import find_image, is_local
-from builders.containers.inspection import inspect_image
 from matrix.reading.requirements import Entry
 from resolver.errors import UsageError
-from resolver.model import IMAGE, Preinstalled
 from resolver.texts import check_texts, is_url, printable, read_text
 from resolver.versions import is_version, shorten
 
 if TYPE_CHECKING:
-    from resolver.facts.catalog import Catalog
+    pass
 
 
 _HINT = "Write the file with `pip list --format freeze > FILE`."
@@ -62,36 +59,6 @@ _LONGEST = 100
 _PYLOCK_HINT = "Write it again with the program that wrote it."
 _PYLOCK_NAME = re.compile(r"pylock(\.[^.]+)?\.toml")
 _CHOICE = re.compile(r"\b(extras|dependency_groups)\b")
-
-
-def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Preinstalled:
-    """Return what ``--keep-installed`` names; of a base image elsewhere, only the catalog has facts."""
-    if source == IMAGE:
-        if not base_image or not is_local(Path(base_image)):
-            return Preinstalled(IMAGE)
-        installed = inspect_image(find_image(Path(base_image))).installed
-        return Preinstalled(IMAGE, dict(sorted(installed.items())))
-    dists = list(parse_pip_list(read_text(Path(source), hint=_HINT, pipes=True), source))
-    if not dists:
-        msg = f"{source} lists no distributions."
-        raise UsageError(msg, hint=_HINT)
-    known = {*catalog.package, "torch", "torchvision", "torchaudio", "python", "rocm"}
-    return Preinstalled(source, dict(sorted(_versions(dists, source, known).items())))
-
-
-def _versions(dists: Iterable[tuple[str, str, int]], source: str, known: set[str]) -> dict[str, str]:
-    versions: dict[str, str] = {}
-    for name, version, line in dists:
-        if name in known and not version:
-            msg = f"{source}:{line}: the line gives the URL of {name}, but not its version."
-            raise UsageError(msg, hint=_HINT)
-        if name in known and not is_version(version):
-            msg = f"{source}:{line}: {shorten(version)!r} is not a valid version of {name} (PEP 440)."
-            raise UsageError(msg, hint=_HINT)
-        if versions.setdefault(name, version) != version:
-            msg = f"{source}:{line}: {name} {version} contradicts {name} {versions[name]} on an earlier line."
-            raise UsageError(msg, hint="List one environment per file.")
-    return versions
 
 
 def parse_pip_list(text: str, source: str) -> Iterator[tuple[str, str, int]]:

@@ -24,8 +24,9 @@ from builders.installed.checks import findings_of
 from builders.probe.ask import user_packages
 from builders.storage.files import write_atomic
 from matrix.judging.corrections import check, difference, fixed
+from matrix.judging.installed import installed_findings, judge_items
 from matrix.judging.machine import judge_base_image, judge_machine
-from matrix.judging.nearest import CONDA_RUNTIME, predict
+from matrix.judging.nearest import CONDA_RUNTIME, again, predict
 from matrix.judging.repair import replaced
 from matrix.judging.running import IMAGES, place_of, start
 from matrix.judging.target import CONSUMERS, expect_lock, expect_request
@@ -212,8 +213,13 @@ def _judge_reading(
         judged_.changes = replaced(catalog, reading.items, context.args.drop)[1]
         judged_.distributions = list(_installed_verdicts(reading.content, judged_.findings))
         return None
+    expected = expected_of(reading, context, lock)
+    if reading.installed:
+        side = Side(catalog, request)
+        judged_.findings += installed_findings(reading, side)
+        judged_.distributions = list(judge_items(reading, side, expected))
+        return again(judged_, reading, context)
     if reading.document is not None:
-        expected = expected_of(reading, context, lock)
         if context.args.fix:
             _fix(judged_, reading, expected)
         judged_.findings += check(reading.document, expected)

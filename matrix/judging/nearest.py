@@ -10,16 +10,17 @@ from msgspec.structs import replace
 from builders.findings import Finding
 from matrix.api import package_indexes, resolve_settings
 from matrix.input.request import make_request
+from matrix.judging.installed import NOT_READ
 from matrix.judging.packages import TORCH_FAMILY, torch_index
 from matrix.judging.repair import Change, changed_versions, nearest, replaced
-from matrix.judging.verdict import JudgedItem
+from matrix.judging.verdict import JudgedItem, Judgement
 from matrix.reading.items import Item
 from resolver.errors import MatrixError, NoVersionError
 from resolver.model import Conflict, Resolution
+from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from matrix.command_line.context import Context
-    from matrix.judging.verdict import Judgement
     from matrix.reading.items import Reading
 
 CONDA_RUNTIME = {
@@ -56,6 +57,30 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         )
         return None
     judged.requirements = [item.text for item in answer.request.requirements]
+    return answer
+
+
+def again(judged: Judgement, reading: Reading, context: Context) -> Resolution | None:
+    """Add whether what is installed could be installed again, and what its wheels say of the others.
+
+    Return the nearest environment. What the indexes have does not change whether the installed one works.
+    """
+    works, own = judged.distributions, Judgement(thing=judged.thing, kind="", against=judged.against)
+    answer = predict(own, reading, context)
+    judged.changes, judged.core, judged.requirements = own.changes, own.core, own.requirements
+    read = {item.name: item for item in own.distributions if item.verdict == "fits"}
+    judged.distributions = [
+        replace(item, verdict="fits", evidence=read[item.name].evidence)
+        if item.verdict == "not-judged" and item.evidence == NOT_READ and item.name in read
+        else item
+        for item in works
+    ]
+    missing = [f"{item.name} {item.version}" for item in own.distributions if item.verdict != "fits"]
+    text = "It could be installed again from these indexes, as it is"
+    if missing or answer is None:
+        text = f"It could not be installed again from these indexes as it is: {join_words(missing, most=5)}"
+        text = text if missing else own.findings[-1].message
+    judged.findings.append(Finding("installable-again", "info", f"{text.rstrip('.')}."))
     return answer
 
 

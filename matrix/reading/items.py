@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from builders.installed.reading import Installed
     from matrix.reading.requirements import Document
 
+_PYTHON = re.compile(r"={0,3}(\d+(?:\.\d+)*)(?:\.\*)?")
 Installer = Literal["pip", "conda", "image", "unknown"]
 
 
@@ -59,6 +61,16 @@ class Unread(msgspec.Struct, frozen=True):
         return f"{where}{self.text}{f' ({self.reason})' if self.reason else ''}"
 
 
+class Job(msgspec.Struct, kw_only=True):
+    """What a job script asks Slurm for, and what it starts."""
+
+    directives: dict[str, str] = {}
+    """Options of ``#SBATCH``, by their long names."""
+    modules: list[str] = []
+    launches: list[tuple[int, list[str]]] = []
+    """Commands that start tasks or containers, as lines and words."""
+
+
 class Reading(msgspec.Struct, kw_only=True):
     """What a reader found in a file, tree or image."""
 
@@ -80,11 +92,20 @@ class Reading(msgspec.Struct, kw_only=True):
     """Whether it says what is there (a list, a tree), rather than what would be installed."""
     findings: list[Finding] = []
     """Problems of the structure: what its own tool rejects."""
+    document: Document | None = None
+    """The file, if it can be corrected."""
+    job: Job | None = None
     content: Installed | None = None
     """The files of a tree or image."""
     platform: dict[str, str] = {}
     """What else an image has: ROCm, glibc, libstdc++ (as the GCC that has it), operating system, MPI."""
     how: str = ""
     """How an image was read; empty for anything else."""
-    document: Document | None = None
-    """The file with its lines, if it can be corrected in place."""
+
+    def add(self, item: Item) -> None:
+        """Add an item; a Python of one version is what the file pins."""
+        pin = _PYTHON.fullmatch(item.version or item.specifier) if item.name == "python" else None
+        if pin is None:
+            self.items.append(item)
+        else:
+            self.python = pin[1]
