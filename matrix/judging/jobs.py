@@ -9,6 +9,8 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from matrix.reading.requirements import finding_at
 from resolver.errors import closest_names
 from resolver.facts.catalog import matches, within
@@ -30,13 +32,20 @@ _VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES
 https://rocm.docs.amd.com/en/docs-6.1.2/conceptual/gpu-isolation.html ;
 https://github.com/lumi-ai-factory/laifs-container-recipes/issues/13 ; https://github.com/Parsl/parsl/issues/3858"""
 _ROCM_IN_NAME = re.compile(r"rocm-?(\d+\.\d+)")
+_SOURCES = re.compile(r"\s*(source|\.)\s")
+_LOCAL_RANK = re.compile(r"LOCAL_?(ID|RANK)|torchrun|torch\.distributed\.run|accelerate launch|deepspeed")
+"""Finds what gives each task its own GPU."""
 _OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 
 
-def check_job(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
-    """Check a job script for a target; a script without a job yields nothing."""
-    if reading.job is None:
-        return
+def check_job(reading: Reading, expected: ExpectedTarget) -> list[Finding]:
+    """Return the findings about a job script, by line; a reading without a job has none."""
+    findings = _findings(reading, expected) if reading.job else ()
+    placed = (replace(each, evidence={"file": reading.name, **each.evidence}) for each in findings)
+    return sorted(placed, key=lambda each: int(each.evidence["line"]))
+
+
+def _findings(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
     yield from _check_images(reading, expected)
     if expected.backend == "rocm":
         yield from _check_variables(reading, expected)
@@ -91,19 +100,22 @@ def _check_variables(reading: Reading, expected: ExpectedTarget) -> Iterator[Fin
     target, catalog = expected.request.target, expected.catalog
     _, rocm, _ = _image(reading, expected)
     rows = [
-        row
-        for row in catalog.site_variable.values()
-        if row.site == target.site and within(row, target.date)
+        row for row in catalog.site_variable.values() if row.site == target.site and within(row, target.date)
     ]
     known = {row.name for row in rows}
+    # A file that the script sources may set anything.
+    sources = any(_SOURCES.match(line.text) for line in reading.unread)
+    may_lack = _nodes(reading) > 1 and not sources
     for row in rows:
         applies = not row.combination or (bool(rocm) and row in _of_rocm(rows, rocm))
         stated = reading.variables.get(row.name)
-        if stated is None and row.value is not None and not row.directory and applies and _nodes(reading) > 1:
+        if stated is None and may_lack and row.value and applies and "${" not in row.value:
             text = f"{row.name} is not set: {row.reason}. [{row.source}]"
             yield finding_at("job-variable", 1, row.name, text, fix=f"export {row.name}={row.value}")
-        elif stated is not None and not _agrees(row, stated) and (applies or not rocm):
-            yield _contradiction(reading, row, stated)
+        elif stated is not None and "$" not in stated and not _agrees(row, stated):
+            problem = _contradiction(reading, row, stated)
+            # With the ROCm of this image it may be right, and with another one it is not.
+            yield problem if applies else replace(problem, severity="info")
     for name in reading.variables:
         near = closest_names(name, known)
         extended = [one for one in known if one.startswith(f"{name}_")]
@@ -113,7 +125,9 @@ def _check_variables(reading: Reading, expected: ExpectedTarget) -> Iterator[Fin
     if _OVERRIDE in reading.variables and target.gfx:
         gpus = join_words(target.gfx, joiner="and")
         message = f"{_OVERRIDE} makes ROCm take the GPU for another one; it has code for {gpus} of its own."
-        yield finding_at("job-override", _line(reading, _OVERRIDE), _OVERRIDE, message, fix="Remove the line.")
+        yield finding_at(
+            "job-override", _line(reading, _OVERRIDE), _OVERRIDE, message, fix="Remove the line."
+        )
 
 
 def _of_rocm(rows: list[SiteVariable], rocm: str) -> list[SiteVariable]:
@@ -125,7 +139,11 @@ def _agrees(row: SiteVariable, stated: str) -> bool:
         return False
     first, second = (_GDR_LEVELS.get(value, value) for value in (stated, row.value))
     # LUMI's interfaces are hsn0 to hsn3: RCCL takes a prefix for all of them.
-    return first == second or row.directory or (row.name == "NCCL_SOCKET_IFNAME" and row.value.startswith(stated))
+    return (
+        first == second
+        or row.directory
+        or (row.name == "NCCL_SOCKET_IFNAME" and row.value.startswith(stated))
+    )
 
 
 def _contradiction(reading: Reading, row: SiteVariable, stated: str) -> Finding:
@@ -155,13 +173,18 @@ def _check_devices(reading: Reading, expected: ExpectedTarget) -> Iterator[Findi
     job = expected.catalog.job.get(expected.request.target.site)
     directives = reading.job.directives if reading.job else {}
     ranks = directives.get("ntasks-per-node", "")
+    texts = [*(line.text for line in reading.unread), *(text for _, text in _launches(reading))]
+    if any(_LOCAL_RANK.search(text) for text in texts):
+        return
     if job and ranks.isdecimal() and int(ranks) > 1 and not visible and not job.own_gpu:
         message = (
             f"{ranks} tasks of a node see all of its GPUs. Those that do not choose one by their local rank "
             "share GPU 0."
         )
         fix = "Choose the GPU by SLURM_LOCALID in the program, or set ROCR_VISIBLE_DEVICES in each task."
-        yield finding_at("job-devices", _line(reading, "ntasks-per-node"), "ntasks-per-node", message, fix=fix)
+        yield finding_at(
+            "job-devices", _line(reading, "ntasks-per-node"), "ntasks-per-node", message, fix=fix
+        )
 
 
 def _check_layout(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
@@ -169,7 +192,10 @@ def _check_layout(reading: Reading, expected: ExpectedTarget) -> Iterator[Findin
     if job is None or reading.job is None:
         return
     directives = reading.job.directives
-    words = [*(f"--{name}={value}" for name, value in directives.items()), *(t for _, t in _launches(reading))]
+    words = [
+        *(f"--{name}={value}" for name, value in directives.items()),
+        *(t for _, t in _launches(reading)),
+    ]
     text = " ".join(words)
     for option, reason in job.avoid.items():
         if f"--{option}" in text:
@@ -183,9 +209,15 @@ def _check_binding(reading: Reading, job: Job, text: str) -> Iterator[Finding]:
     line = _line(reading, "--cpu-bind")
     is_shared = bool(job.gpu_partition) and directives.get("partition") == job.gpu_partition
     if "--cpu-bind=mask" in text and is_shared and "--exclusive" not in text:
-        message = f"CPU masks are valid only on whole nodes, and {job.gpu_partition} shares its nodes: the job ends."
-        yield finding_at("job-layout", line, "--cpu-bind", f"{message} [{job.source}]", fix="Leave them out there.")
-    elif re.search(r"--cpu-bind=(cores|threads|rank)", text) and not re.search(r"cpus-per-task|(^|\s)-c\s?\d", text):
+        message = (
+            f"CPU masks are valid only on whole nodes, and {job.gpu_partition} shares them: the job ends."
+        )
+        yield finding_at(
+            "job-layout", line, "--cpu-bind", f"{message} [{job.source}]", fix="Leave them out there."
+        )
+    elif re.search(r"--cpu-bind=(cores|threads|rank)", text) and not re.search(
+        r"cpus-per-task|(^|\s)-c\s?\d", text
+    ):
         message = "--cpu-bind without --cpus-per-task (-c): each task has one core. [srun(1)]"
         fix = f"Add --cpus-per-task={job.cpus} to srun, too."
         yield finding_at("job-layout", line, "--cpu-bind", message, fix=fix)
@@ -195,8 +227,8 @@ def _check_user_site(reading: Reading) -> Iterator[Finding]:
     for number, text in _launches(reading):
         if re.search(r"pip3?\s+install\b.*--user\b", text):
             message = (
-                "pip install --user writes into ~/.local, which every container and environment of yours with "
-                "this Python then sees before its own packages."
+                "pip install --user writes into ~/.local. Every container and environment of yours with this "
+                "Python then takes packages from there before its own."
             )
             fix = "Build what is missing into the container, and set PYTHONNOUSERSITE=1."
             yield finding_at("job-user-site", number, "--user", message, fix=fix)

@@ -25,6 +25,7 @@ from builders.probe.ask import user_packages
 from builders.storage.files import write_atomic
 from matrix.judging.corrections import check, difference, fixed
 from matrix.judging.installed import installed_findings, judge_items
+from matrix.judging.jobs import check_job
 from matrix.judging.machine import judge_base_image, judge_machine
 from matrix.judging.nearest import CONDA_RUNTIME, again, predict
 from matrix.judging.repair import replaced
@@ -223,6 +224,10 @@ def _judge_reading(
         if context.args.fix:
             _fix(judged_, reading, expected)
         judged_.findings += check(reading.document, expected)
+    if reading.job is not None:
+        judged_.findings += check_job(reading, expected)
+        if all(item.installer == "image" for item in reading.items):
+            return None  # it installs nothing
     if lock is not None and not context.args.repair and _is_of_lock(reading, lock):
         judged_.distributions = [
             JudgedItem(
