@@ -396,11 +396,6 @@ def test_date_excludes_later_uploads() -> None:
     assert chosen(projects, "a", "b") == {"a": "2", "b": "1"}
 
 
-@pytest.mark.parametrize("status", ["archived", "deprecated", "active"])
-def test_project_status_does_not_hide_releases(status: str) -> None:
-    assert chosen(FakeIndexes({"a": PAIR}, statuses={"a": status}), "a") == {"a": "2"}
-
-
 def test_project_that_no_index_has_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"No index has the project 'missing'.*index\.example"):
         answer({}, "missing")
