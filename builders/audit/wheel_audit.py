@@ -56,7 +56,7 @@ class Needs(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """The audit of one wheel as ``matrix audit --format json`` prints it."""
+    """The audit of one wheel as ``matrix check --format json`` prints it."""
 
     file: str
     sha256: str
@@ -113,7 +113,7 @@ class WheelAudit(msgspec.Struct, frozen=True, dict=True):
         return html_table(f"{self.contents.file}: {self.verdict}", ["severity", "finding", "fix"], rows)
 
     def report(self) -> Report:
-        """Return the report that ``matrix audit`` prints."""
+        """Return the report that ``matrix check`` prints."""
         contents = self.contents
         table = promises.read_op_table(contents)
         return Report(
