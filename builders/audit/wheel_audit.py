@@ -16,7 +16,6 @@ from builders.findings import SEVERITIES, Finding, limited
 from builders.storage.files import sha256_of
 from builders.wheels.wheel import DamagedError, WheelReader
 from resolver.errors import UsageError
-from resolver.model import html_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -107,10 +106,6 @@ class WheelAudit(msgspec.Struct, frozen=True, dict=True):
         counts = Counter(finding.severity for finding in self.findings)
         numbers = [f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity]]
         return f"<WheelAudit of {self.contents.file}: {', '.join([self.verdict, *numbers])}>"
-
-    def _repr_html_(self) -> str:
-        rows = [[finding.severity, finding.message, finding.fix] for finding in self.findings]
-        return html_table(f"{self.contents.file}: {self.verdict}", ["severity", "finding", "fix"], rows)
 
     def report(self) -> Report:
         """Return the report that ``matrix check`` prints."""

@@ -141,10 +141,9 @@ def _request(context: Context) -> tuple[Catalog, Request]:
         known = {*catalog.package, *ROW_COMPONENTS}
         requirements = tuple(item for item in request.requirements if item.name in known)
         return catalog, replace(request, requirements=requirements, preinstalled=None)
-    settings = context.settings
-    if not settings.has_requirements:
-        settings.requirements = ["torch"]
-    settings.keep_installed = None
+    if not context.settings.has_requirements:
+        context = context.with_settings(requirements=["torch"])
+    context = context.with_settings(keep_installed=None)
     return context.catalog_with_image, context.request()
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from builders.environments.python import pip_environment
 from tests.rig.rig import Rig
 from tests.support.built import matrix
+from tests.support.commands import pip_environment
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 WHEELS = ("numpy==2.2.6", "markupsafe", "pyyaml", "psutil", "msgspec", "zstandard", "rich")

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from builders.environments.python import pip_environment
 from tests.rig.slurm import PARTITION, Slurm, cluster
 from tests.support.built import matrix
+from tests.support.commands import pip_environment
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 JOB = """schema = 1
