@@ -106,7 +106,7 @@ class FakeIndexes:
                 release = value if isinstance(value, FakeRelease) else FakeRelease(requires=tuple(value))
                 files = release.files(name, version)
                 self._releases |= {file.url: (name, version, release) for file in files}
-                releases.append(_Release(version, files))
+                releases.append(ListedRelease(version, files))
             self._projects[name] = Project(name, releases)
 
     def at(self, url: str) -> FakeIndexes:
@@ -117,7 +117,7 @@ class FakeIndexes:
         only._unreachable = self._unreachable
         for name, project in self._projects.items():
             releases = [
-                _Release(release.version, files)
+                ListedRelease(release.version, files)
                 for release in project.releases
                 if (files := tuple(file for file in release.files if file.index == url))
             ]
@@ -142,7 +142,7 @@ class FakeIndexes:
             raise UsageError(msg, hint="Correct the name.")
         file = File(url.rpartition("/")[2], url, hashlib.sha256(url.encode()).hexdigest(), 1000)
         file = msgspec.structs.replace(file, requires_python=release.requires_python)
-        return Project(name, (_Release(version, (file,)),))
+        return Project(name, (ListedRelease(version, (file,)),))
 
     def metadata(self, files: Sequence[File]) -> Metadata | None:
         """Return the metadata of the first file."""
@@ -175,6 +175,8 @@ class FakeIndexes:
         """Ignore work that would only fill the cache."""
 
 
-class _Release(msgspec.Struct, frozen=True):
+class ListedRelease(msgspec.Struct, frozen=True):
+    """A version with its files."""
+
     version: str
     files: tuple[File, ...]
