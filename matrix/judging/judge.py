@@ -23,7 +23,7 @@ from builders.gpu.content import read_complete
 from builders.installed.checks import findings_of
 from builders.probe.ask import user_packages
 from builders.storage.files import write_atomic
-from matrix.judging.corrections import check, difference, fixed
+from matrix.judging.corrections import check, difference, document_of, fixed
 from matrix.judging.installed import installed_findings, judge_items
 from matrix.judging.machine import judge_base_image, judge_machine
 from matrix.judging.nearest import CONDA_RUNTIME, again, predict
@@ -222,7 +222,7 @@ def _judge_reading(
     if reading.document is not None:
         if context.args.fix:
             _fix(judged_, reading, expected)
-        judged_.findings += check(reading.document, expected)
+    judged_.findings += check(reading.document or document_of(reading), expected)
     if lock is not None and not context.args.repair and _is_of_lock(reading, lock):
         judged_.distributions = [
             JudgedItem(
