@@ -62,7 +62,7 @@ def document_of(reading: Reading) -> Document:
     options = [f"--extra-index-url {url}" for url in urls]
     options += [f"--find-links {url}" for url in reading.find_links]
     entries = [Entry(line=1, text=text, editable=False) for text in options]
-    conda = []
+    conda: list[Entry] = []
     for item in reading.items:
         entry = Entry(line=item.line or 1, text=_line_of(item), editable=False)
         if item.name:

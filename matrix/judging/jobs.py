@@ -91,9 +91,7 @@ def _check_variables(reading: Reading, expected: ExpectedTarget) -> Iterator[Fin
     target, catalog = expected.request.target, expected.catalog
     _, rocm, _ = _image(reading, expected)
     rows = [
-        row
-        for row in catalog.site_variable.values()
-        if row.site == target.site and within(row, target.date)
+        row for row in catalog.site_variable.values() if row.site == target.site and within(row, target.date)
     ]
     known = {row.name for row in rows}
     for row in rows:
@@ -113,7 +111,9 @@ def _check_variables(reading: Reading, expected: ExpectedTarget) -> Iterator[Fin
     if _OVERRIDE in reading.variables and target.gfx:
         gpus = join_words(target.gfx, joiner="and")
         message = f"{_OVERRIDE} makes ROCm take the GPU for another one; it has code for {gpus} of its own."
-        yield finding_at("job-override", _line(reading, _OVERRIDE), _OVERRIDE, message, fix="Remove the line.")
+        yield finding_at(
+            "job-override", _line(reading, _OVERRIDE), _OVERRIDE, message, fix="Remove the line."
+        )
 
 
 def _of_rocm(rows: list[SiteVariable], rocm: str) -> list[SiteVariable]:
@@ -125,7 +125,11 @@ def _agrees(row: SiteVariable, stated: str) -> bool:
         return False
     first, second = (_GDR_LEVELS.get(value, value) for value in (stated, row.value))
     # LUMI's interfaces are hsn0 to hsn3: RCCL takes a prefix for all of them.
-    return first == second or row.directory or (row.name == "NCCL_SOCKET_IFNAME" and row.value.startswith(stated))
+    return (
+        first == second
+        or row.directory
+        or (row.name == "NCCL_SOCKET_IFNAME" and row.value.startswith(stated))
+    )
 
 
 def _contradiction(reading: Reading, row: SiteVariable, stated: str) -> Finding:
@@ -161,7 +165,9 @@ def _check_devices(reading: Reading, expected: ExpectedTarget) -> Iterator[Findi
             "share GPU 0."
         )
         fix = "Choose the GPU by SLURM_LOCALID in the program, or set ROCR_VISIBLE_DEVICES in each task."
-        yield finding_at("job-devices", _line(reading, "ntasks-per-node"), "ntasks-per-node", message, fix=fix)
+        yield finding_at(
+            "job-devices", _line(reading, "ntasks-per-node"), "ntasks-per-node", message, fix=fix
+        )
 
 
 def _check_layout(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
@@ -169,7 +175,10 @@ def _check_layout(reading: Reading, expected: ExpectedTarget) -> Iterator[Findin
     if job is None or reading.job is None:
         return
     directives = reading.job.directives
-    words = [*(f"--{name}={value}" for name, value in directives.items()), *(t for _, t in _launches(reading))]
+    words = [
+        *(f"--{name}={value}" for name, value in directives.items()),
+        *(t for _, t in _launches(reading)),
+    ]
     text = " ".join(words)
     for option, reason in job.avoid.items():
         if f"--{option}" in text:
@@ -183,9 +192,13 @@ def _check_binding(reading: Reading, job: Job, text: str) -> Iterator[Finding]:
     line = _line(reading, "--cpu-bind")
     is_shared = bool(job.gpu_partition) and directives.get("partition") == job.gpu_partition
     if "--cpu-bind=mask" in text and is_shared and "--exclusive" not in text:
-        message = f"CPU masks are valid only on whole nodes, and {job.gpu_partition} shares its nodes: the job ends."
-        yield finding_at("job-layout", line, "--cpu-bind", f"{message} [{job.source}]", fix="Leave them out there.")
-    elif re.search(r"--cpu-bind=(cores|threads|rank)", text) and not re.search(r"cpus-per-task|(^|\s)-c\s?\d", text):
+        message = f"CPU masks need whole nodes, and {job.gpu_partition} shares its nodes: the job ends."
+        yield finding_at(
+            "job-layout", line, "--cpu-bind", f"{message} [{job.source}]", fix="Leave them out there."
+        )
+    elif re.search(r"--cpu-bind=(cores|threads|rank)", text) and not re.search(
+        r"cpus-per-task|(^|\s)-c\s?\d", text
+    ):
         message = "--cpu-bind without --cpus-per-task (-c): each task has one core. [srun(1)]"
         fix = f"Add --cpus-per-task={job.cpus} to srun, too."
         yield finding_at("job-layout", line, "--cpu-bind", message, fix=fix)
@@ -195,8 +208,8 @@ def _check_user_site(reading: Reading) -> Iterator[Finding]:
     for number, text in _launches(reading):
         if re.search(r"pip3?\s+install\b.*--user\b", text):
             message = (
-                "pip install --user writes into ~/.local, which every container and environment of yours with "
-                "this Python then sees before its own packages."
+                "pip install --user writes into ~/.local, which every container and environment of yours "
+                "with this Python then sees before its own packages."
             )
             fix = "Build what is missing into the container, and set PYTHONNOUSERSITE=1."
             yield finding_at("job-user-site", number, "--user", message, fix=fix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from resolver.versions import is_version, join_words
 
 if TYPE_CHECKING:
     from matrix.command_line.context import Context
+    from matrix.consumers.shared.installation import WrittenFile
     from matrix.reading.items import Reading
     from resolver.facts.catalog import Catalog
     from resolver.model import Request, Requirement
@@ -220,13 +222,16 @@ def _verdicts(
     unknown: Mapping[str, NoVersionError],
 ) -> Iterator[JudgedItem]:
     changed = {change.before: change for change in changes}
-    picks = {pick.name: pick for pick in answer.distributions} if isinstance(answer, Resolution) else {}
+    picks = {pick.name: pick for pick in answer.picks} if isinstance(answer, Resolution) else {}
     for item in reading.items:
         change, pick = changed.get(str(item)), picks.get(item.name)
         judged = _open(item, "")
         if item.url:
             evidence = f"it comes from {item.url}, and is never looked up by its name"
             yield replace(judged, evidence=evidence)
+        elif item.name in unknown and not (change and change.for_cuda):
+            error = unknown[item.name]
+            yield replace(judged, evidence=f"{error.message} {error.hint}".strip().rstrip("."))
         elif change:
             source = f" ({change.source})" if change.source else ""
             yield replace(judged, verdict="does-not-fit", evidence=change.reason + source)
@@ -234,12 +239,33 @@ def _verdicts(
             yield replace(judged, verdict="fits", evidence="it has no code for a GPU")
         elif item.installer == "conda":
             yield replace(judged, evidence="conda installs it")
-        elif item.name in unknown:
-            error = unknown[item.name]
-            yield replace(judged, evidence=f"{error.message} {error.hint}".strip().rstrip("."))
         elif pick is None:
             yield replace(judged, evidence="it was not resolved")
         else:
             risk = pick.verdict == "at-own-risk"
             evidence = f"{pick.pinned} resolves with the others"
             yield replace(judged, verdict="own-risk" if risk else "fits", evidence=evidence)
+
+
+def conda_lines(reading: Reading, changes: Sequence[Change]) -> list[str]:
+    """Return what conda keeps of a file: all but Python, pip, and what was replaced or left out."""
+    changed = {change.before for change in changes}
+    if reading.installed:
+        return []
+    return [
+        item.text or str(item)
+        for item in reading.items
+        if item.installer == "conda"
+        and item.name != "pip"
+        and str(item) not in changed
+        and not reading.installed
+    ]
+
+
+def with_conda(file: WrittenFile, lines: Sequence[str]) -> WrittenFile:
+    """Return a written conda environment file with more dependencies for conda; other files do not change."""
+    start = "dependencies:\n"
+    if not lines or start not in file.text:
+        return file
+    more = "".join(f"  - {json.dumps(line) if ':' in line or '#' in line else line}\n" for line in lines)
+    return replace(file, text=file.text.replace(start, start + more, 1))

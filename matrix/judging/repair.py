@@ -77,7 +77,10 @@ class Nearest(msgspec.Struct, frozen=True):
     reasons: Mapping[str, CoreItem]
     """Why each relaxed version cannot stay, by name."""
     unknown: Mapping[str, NoVersionError] = {}
-    """The distributions that no index has, by name; they are not in the request."""
+    """The distributions that no index has, or not in this version, by name; the former are not in the request.
+
+    An index need not have everything that the user's own has, so neither is a fact against them.
+    """
 
 
 def replaced(
@@ -205,6 +208,7 @@ class _Relaxation:
     def _without(self, error: NoVersionError) -> None:
         """Relax the version that does not exist, or leave out the distribution that no index has."""
         if error.name in self._pinned():
+            self.unknown.setdefault(error.name, error)
             self._relax(error.name, CoreItem(error.message.rstrip("."), "fact", ""))
         elif self.items.pop(error.name, None) is None:
             raise error
