@@ -8,12 +8,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from builders.installed.checks import driver_findings, known_bad_findings
 from matrix.judging.packages import TORCH_FAMILY, rocm_of
 from matrix.judging.verdict import JudgedItem
+from resolver.answers.resolve import resolve
 from resolver.compiling.names import replacement
-from resolver.requirements import PAIRED_WITH_TORCH, TRITON_NAMES, is_for_cuda
-from resolver.versions import join_words, version_or_none
+from resolver.errors import MatrixError
+from resolver.model import Resolution
+from resolver.requirements import PAIRED_WITH_TORCH, TRITON_NAMES, is_for_cuda, parse_requirement
+from resolver.versions import is_version, join_words, version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,13 +52,13 @@ def installed_findings(reading: Reading, side: Side) -> Iterator[Finding]:
 def _rocm(reading: Reading, side: Side, versions: Mapping[str, str]) -> str:
     """Return the ROCm that torch uses: that of its label or of its row, else that of the image."""
     version = versions.get("torch", "")
-    row = side.catalog.torch.get(version)
+    row = side.catalog.torch.get(version) if "+" in version else None
     stated = re.match(r"rocm(\d+\.\d+(\.\d+)?)", version.partition("+")[2])
     return stated[1] if stated else row.rocm if row and row.rocm else reading.platform.get("rocm", "")
 
 
 def proven_set(items: list[Item], side: Side) -> ProvenSet | None:
-    """Return the proven set of the site that has the most of these distributions, all in its versions."""
+    """Return the proven set of the site with this torch that has most of the other distributions as well."""
     target = side.request.target
     versions = {item.name: item.version for item in items if item.version}
     found: list[tuple[int, ProvenSet]] = []
@@ -61,8 +66,9 @@ def proven_set(items: list[Item], side: Side) -> ProvenSet | None:
         if row.backend != target.backend or row.site not in {target.site, ""}:
             continue
         shared = versions.keys() & row.picks.keys() - {"python", "rocm"}
-        if "torch" in shared and all(_is_same(versions[name], row.picks[name]) for name in shared):
-            found.append((len(shared), row))
+        same = {name for name in shared if _is_same(versions[name], row.picks[name])}
+        if "torch" in same:
+            found.append((len(same), row))
     return max(found, key=lambda pair: pair[0])[1] if found else None
 
 
@@ -84,7 +90,7 @@ def judge_items(reading: Reading, side: Side, expected: ExpectedTarget) -> Itera
     proven = proven_set(reading.items, side)
     versions = {item.name: item.version for item in reading.items if item.version}
     for item in reading.items:
-        if proven and item.name in proven.picks:
+        if proven and item.version and _is_same(item.version, proven.picks.get(item.name, "")):
             verdict: Verdict = "fits"
             evidence = f"the set {proven.id} of {proven.site or 'another site'} ran with it ({proven.source})"
         else:
@@ -186,5 +192,26 @@ def _unlabelled(
             return "fits", f"it is published for {expected.backend} ({release.source})"
     needs_build = package.system_rocm or bool(catalog.recipes_of(item.name))
     if rocm and needs_build:
-        return "not-judged", "nothing says for which torch, ROCm and GPU it was built"
+        return _of_facts(item, versions, side)
     return "fits", f"it needs no GPU build ({package.source})"
+
+
+def _of_facts(item: Item, versions: Mapping[str, str], side: Side) -> tuple[Verdict, str]:
+    """Judge a package that is built for a torch, and does not say for which, by the facts of the catalog."""
+    unknown = "nothing says for which torch, ROCm and GPU it was built"
+    torch = versions.get("torch", "")
+    if torch not in side.catalog.torch or not is_version(item.version):
+        return "not-judged", unknown
+    texts = (f"torch=={torch}", f"{item.name}=={item.version.partition('+')[0]}")
+    request = replace(side.request, requirements=tuple(map(parse_requirement, texts)))
+    try:
+        answer = resolve(side.catalog, request, None)
+    except MatrixError:
+        return "not-judged", unknown
+    pick = answer.pick(item.name) if isinstance(answer, Resolution) else None
+    if pick is None or pick.support == "inferred":
+        return "not-judged", unknown
+    return (
+        "fits",
+        f"the catalog has this release with torch {torch} ({pick.facts[0].source if pick.facts else ''})",
+    )

@@ -23,7 +23,7 @@ from builders.gpu.content import read_complete
 from builders.installed.checks import findings_of
 from builders.probe.ask import user_packages
 from builders.storage.files import write_atomic
-from matrix.judging.corrections import check, difference, fixed
+from matrix.judging.corrections import check, difference, document_of, fixed
 from matrix.judging.installed import installed_findings, judge_items
 from matrix.judging.jobs import check_job
 from matrix.judging.machine import judge_base_image, judge_machine
@@ -68,23 +68,23 @@ _HINT_NAME = "Name an environment, an image, a wheel, a log, or a file that desc
 
 def judge_thing(
     thing: str, context: Context, wheels: Mapping[str, Sequence[Path]] | None = None
-) -> tuple[Judgement, Context, Resolution | None]:
+) -> tuple[Judgement, Context, Resolution | None, Reading | None]:
     """Judge a thing; an empty one is this machine, or with ``--run`` its Python.
 
     `wheels` are those that we built, by name, as for `start`. Return also the context with the target that
-    was judged for, and the nearest environment that works, if it was asked for or needed to judge. Raise
-    `MatrixError` if the thing cannot be read.
+    was judged for, the nearest environment that works, if it was asked for or needed to judge, and what was
+    read. Raise `MatrixError` if the thing cannot be read.
     """
     args = context.args
     if not thing and not args.run:
-        return _machine(context), context, None
+        return _machine(context), context, None, None
     context, lock, notes = with_lock(thing, context)
     # Of a matrix.toml in this directory, only the target counts.
     context = context.with_options(requirements=["torch"])
     target = context.request().target
     check_target(context.catalog_with_image, target)
     judged_ = Judgement(thing=thing, kind="", against=f"{target.site} on {target.date}", findings=notes)
-    path, answer = Path(thing), None
+    path, answer, reading = Path(thing), None, None
     if is_wheel(path):
         judged_.kind = "wheel" if path.is_file() else "directory of wheels"
         _judge_wheels(judged_, path, context)
@@ -109,7 +109,7 @@ def judge_thing(
     if not any("line" in finding.evidence for finding in judged_.findings):
         judged_.findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     conclude(judged_, judged_.against)
-    return judged_, context, answer
+    return judged_, context, answer, reading
 
 
 def _indexes(reading: Reading, ours: Path) -> Iterator[str]:
@@ -220,14 +220,13 @@ def _judge_reading(
         judged_.findings += installed_findings(reading, side)
         judged_.distributions = list(judge_items(reading, side, expected))
         return again(judged_, reading, context)
-    if reading.document is not None:
-        if context.args.fix:
-            _fix(judged_, reading, expected)
-        judged_.findings += check(reading.document, expected)
+    if reading.document is not None and context.args.fix:
+        _fix(judged_, reading, expected)
+    judged_.findings += check(reading.document or document_of(reading), expected)
     if reading.job is not None:
         judged_.findings += check_job(reading, expected)
-        if all(item.installer == "image" for item in reading.items):
-            return None  # it installs nothing
+    if all(item.installer == "image" for item in reading.items) and not context.args.repair:
+        return None  # it installs nothing
     if lock is not None and not context.args.repair and _is_of_lock(reading, lock):
         judged_.distributions = [
             JudgedItem(

@@ -72,7 +72,7 @@ def test_pin_of_conda_with_a_star_is_read() -> None:
     Path("environment.yml").write_text("dependencies:\n  - pytorch::pytorch=1.12.*\n")
     (item,) = read(Path("environment.yml")).items
     assert (item.name, item.version) == ("pytorch", "1.12")
-    assert requirement_of(item, 1).text == "pytorch==1.12.*"
+    assert requirement_of(item, 2).text == "pytorch==1.12.*"
 
 
 def test_ranges_extras_markers_and_indexes_are_kept() -> None:
@@ -82,10 +82,10 @@ def test_ranges_extras_markers_and_indexes_are_kept() -> None:
     )
     found = read(Path("list.txt"))
     (item,) = found.items
-    assert requirement_of(item, 0).text == requirement_of(item, 2).text
+    assert requirement_of(item, 0).text == requirement_of(item, 3).text
     assert requirement_of(item, 0).extras == ("x",)
     assert requirement_of(item, 0).marker
-    assert requirement_of(item, 3).specifier is None
+    assert requirement_of(item, 4).specifier is None
     assert found.index_urls == ["https://mine.example/simple"]
     assert [str(line) for line in found.unread] == [
         "line 4: -r other.txt",
