@@ -9,6 +9,8 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from matrix.reading.requirements import finding_at
 from resolver.errors import closest_names
 from resolver.facts.catalog import matches, within
@@ -30,13 +32,20 @@ _VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES
 https://rocm.docs.amd.com/en/docs-6.1.2/conceptual/gpu-isolation.html ;
 https://github.com/lumi-ai-factory/laifs-container-recipes/issues/13 ; https://github.com/Parsl/parsl/issues/3858"""
 _ROCM_IN_NAME = re.compile(r"rocm-?(\d+\.\d+)")
+_SOURCES = re.compile(r"\s*(source|\.)\s")
+_LOCAL_RANK = re.compile(r"LOCAL_?(ID|RANK)|torchrun|torch\.distributed\.run|accelerate launch|deepspeed")
+"""Finds what gives each task its own GPU."""
 _OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 
 
-def check_job(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
-    """Check a job script for a target; a script without a job yields nothing."""
-    if reading.job is None:
-        return
+def check_job(reading: Reading, expected: ExpectedTarget) -> list[Finding]:
+    """Return the findings about a job script, by line; a reading without a job has none."""
+    findings = _findings(reading, expected) if reading.job else ()
+    placed = (replace(each, evidence={"file": reading.name, **each.evidence}) for each in findings)
+    return sorted(placed, key=lambda each: int(each.evidence["line"]))
+
+
+def _findings(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
     yield from _check_images(reading, expected)
     if expected.backend == "rocm":
         yield from _check_variables(reading, expected)
@@ -94,14 +103,19 @@ def _check_variables(reading: Reading, expected: ExpectedTarget) -> Iterator[Fin
         row for row in catalog.site_variable.values() if row.site == target.site and within(row, target.date)
     ]
     known = {row.name for row in rows}
+    # A file that the script sources may set anything.
+    sources = any(_SOURCES.match(line.text) for line in reading.unread)
+    may_lack = _nodes(reading) > 1 and not sources
     for row in rows:
         applies = not row.combination or (bool(rocm) and row in _of_rocm(rows, rocm))
         stated = reading.variables.get(row.name)
-        if stated is None and row.value is not None and not row.directory and applies and _nodes(reading) > 1:
+        if stated is None and may_lack and row.value and applies and "${" not in row.value:
             text = f"{row.name} is not set: {row.reason}. [{row.source}]"
             yield finding_at("job-variable", 1, row.name, text, fix=f"export {row.name}={row.value}")
-        elif stated is not None and not _agrees(row, stated) and (applies or not rocm):
-            yield _contradiction(reading, row, stated)
+        elif stated is not None and "$" not in stated and not _agrees(row, stated):
+            problem = _contradiction(reading, row, stated)
+            # With the ROCm of this image it may be right, and with another one it is not.
+            yield problem if applies else replace(problem, severity="info")
     for name in reading.variables:
         near = closest_names(name, known)
         extended = [one for one in known if one.startswith(f"{name}_")]
@@ -159,6 +173,9 @@ def _check_devices(reading: Reading, expected: ExpectedTarget) -> Iterator[Findi
     job = expected.catalog.job.get(expected.request.target.site)
     directives = reading.job.directives if reading.job else {}
     ranks = directives.get("ntasks-per-node", "")
+    texts = [*(line.text for line in reading.unread), *(text for _, text in _launches(reading))]
+    if any(_LOCAL_RANK.search(text) for text in texts):
+        return
     if job and ranks.isdecimal() and int(ranks) > 1 and not visible and not job.own_gpu:
         message = (
             f"{ranks} tasks of a node see all of its GPUs. Those that do not choose one by their local rank "
@@ -192,7 +209,9 @@ def _check_binding(reading: Reading, job: Job, text: str) -> Iterator[Finding]:
     line = _line(reading, "--cpu-bind")
     is_shared = bool(job.gpu_partition) and directives.get("partition") == job.gpu_partition
     if "--cpu-bind=mask" in text and is_shared and "--exclusive" not in text:
-        message = f"CPU masks need whole nodes, and {job.gpu_partition} shares its nodes: the job ends."
+        message = (
+            f"CPU masks are valid only on whole nodes, and {job.gpu_partition} shares them: the job ends."
+        )
         yield finding_at(
             "job-layout", line, "--cpu-bind", f"{message} [{job.source}]", fix="Leave them out there."
         )
@@ -208,8 +227,8 @@ def _check_user_site(reading: Reading) -> Iterator[Finding]:
     for number, text in _launches(reading):
         if re.search(r"pip3?\s+install\b.*--user\b", text):
             message = (
-                "pip install --user writes into ~/.local, which every container and environment of yours "
-                "with this Python then sees before its own packages."
+                "pip install --user writes into ~/.local. Every container and environment of yours with this "
+                "Python then takes packages from there before its own."
             )
             fix = "Build what is missing into the container, and set PYTHONNOUSERSITE=1."
             yield finding_at("job-user-site", number, "--user", message, fix=fix)

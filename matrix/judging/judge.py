@@ -205,7 +205,7 @@ def _judge_reading(
     judged_: Judgement, reading: Reading, context: Context, lock: Resolution | None
 ) -> Resolution | None:
     request, catalog = context.request(), context.catalog_with_image
-    judged_.findings += reading.findings
+    judged_.findings += [] if reading.document else reading.findings
     if reading.content is not None:
         own = user_packages(reading.content.python)
         judged_.findings += findings_of(reading.content, Side(catalog, request), lock, own)
@@ -225,8 +225,9 @@ def _judge_reading(
     judged_.findings += check(reading.document or document_of(reading), expected)
     if reading.job is not None:
         judged_.findings += check_job(reading, expected)
-    if not reading.items and not context.args.repair:
-        return None
+    installs = [item for item in reading.items if item.installer != "image"]
+    if not context.args.repair and (not reading.items or (reading.job is not None and not installs)):
+        return None  # it installs nothing
     if lock is not None and not context.args.repair and _is_of_lock(reading, lock):
         judged_.distributions = [
             JudgedItem(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import takewhile
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -46,7 +47,11 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     versions constrain the others.
     """
     catalog, drop = context.catalog_with_image, context.args.drop
-    items = [item for item in reading.items if not item.url and item.name and item.name not in drop]
+    items = [
+        item
+        for item in reading.items
+        if not item.url and item.name and item.name not in drop and item.installer != "image"
+    ]
     if reading.python:
         items.insert(0, Item(name="python", version=reading.python))
     kept, changes = replaced(catalog, items, drop)
@@ -66,7 +71,7 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         [*changes, *versions, *unlabelled],
         key=lambda change: (change.before.split()[0] != "torch", not change.for_cuda),
     )
-    judged.distributions = list(_verdicts(answer, reading, judged.changes, unknown))
+    judged.distributions = list(_verdicts(answer, reading, judged.changes, unknown, catalog.image))
     if isinstance(answer, Conflict):
         judged.core = answer.core
         facts = "; ".join(item.text for item in answer.core)
@@ -220,13 +225,18 @@ def _verdicts(
     reading: Reading,
     changes: Sequence[Change],
     unknown: Mapping[str, NoVersionError],
+    images: Collection[str],
 ) -> Iterator[JudgedItem]:
     changed = {change.before: change for change in changes}
     picks = {pick.name: pick for pick in answer.picks} if isinstance(answer, Resolution) else {}
     for item in reading.items:
         change, pick = changed.get(str(item)), picks.get(item.name)
         judged = _open(item, "")
-        if item.url:
+        if item.installer == "image":
+            known = PurePosixPath(item.url).name in images
+            evidence = "the catalog knows this image" if known else "the content of the image was not read"
+            yield replace(judged, verdict="fits" if known else "not-judged", evidence=evidence)
+        elif item.url:
             evidence = f"it comes from {item.url}, and is never looked up by its name"
             yield replace(judged, evidence=evidence)
         elif item.name in unknown and not (change and change.for_cuda):

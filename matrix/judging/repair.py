@@ -77,9 +77,9 @@ class Nearest(msgspec.Struct, frozen=True):
     reasons: Mapping[str, CoreItem]
     """Why each relaxed version cannot stay, by name."""
     unknown: Mapping[str, NoVersionError] = {}
-    """The distributions that no index has, or not in this version, by name; the former are not in the request.
+    """What no index has, or not in this version, by name; the former is not in the request.
 
-    An index need not have everything that the user's own has, so neither is a fact against them.
+    An index need not have everything that the user's own has, so neither is a fact against it.
     """
 
 

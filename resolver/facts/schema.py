@@ -269,7 +269,7 @@ class Job(Row, frozen=True, kw_only=True):
     network: tuple[str, ...] = ()
     """Options of sbatch for jobs on several nodes."""
     avoid: dict[str, str] = {}
-    """Options of Slurm that break programs with torch, each with the reason, as a sentence without full stop."""
+    """Options of Slurm that break programs with torch, each with the reason (without full stop)."""
     torchrun: bool = True
     module_path: str = ""
     modules: dict[str, tuple[str, ...]] = {}

@@ -17,7 +17,6 @@ from builders.installed.reading import read_installed
 from matrix.cli import main
 from matrix.judging.verdict import Judgement, conclude
 from matrix.reading.recipe import read as read_recipe
-from matrix.reading.recognise import read
 from resolver.answers.proven import judge
 from resolver.consequences import Side
 from resolver.consequences.questions import driver_states
@@ -270,69 +269,6 @@ def test_wheel_has_the_findings_of_audit(tmp_path: Path, capsys: Capture) -> Non
     document_error = main(["check", str(wheel), "--site", "lumi-g", "--date", DAY])
     assert document_error == 3
     assert "is not a valid wheel" in capsys.readouterr().err
-
-
-DOCKERFILE = """# syntax=docker/dockerfile:1
-FROM --platform=linux/amd64 nvidia/cuda:12.4.1-devel-ubuntu22.04 AS base
-ARG TORCH=2.5.1
-ENV LABEL=cu124 OTHER="x y"
-RUN apt-get update && apt-get install -y git \\
-    # a comment
-    && pip3 install --no-cache-dir torch==${TORCH}+$LABEL "numpy<2; python_version > '3.8'" \\
-       --extra-index-url https://download.pytorch.org/whl/cu124 -r requirements.txt
-RUN ["python3", "-m", "pip", "install", "deepspeed==0.15.4"]
-RUN mamba install -y -c nvidia -n base cuda-nvcc=12.4 && git clone https://github.com/x/y && pip install ./y
-RUN --mount=type=cache,target=/root uv pip install --system flash-attn==$UNKNOWN
-COPY . /app
-"""
-DEFINITION = """Bootstrap: docker
-From: rocm/pytorch:latest
-
-%files
-    mine /opt/mine
-
-%post
-    export VERSION=2.3.1
-    pip install "torch==$VERSION+rocm6.0" && make -C /opt/mine
-    conda create -n x python=3.11 numpy=1.26
-%environment
-    export X=1
-"""
-
-
-def test_dockerfile_is_read() -> None:
-    Path("Dockerfile").write_text(DOCKERFILE)
-    found = read(Path("Dockerfile"))
-    assert [str(item) for item in found.items if item.installer != "conda"] == [
-        "torch 2.5.1+cu124",
-        "numpy <2",
-        "deepspeed 0.15.4",
-    ]
-    assert [str(item) for item in found.items if item.installer == "conda"] == [
-        "cuda-nvcc 12.4"
-    ] or not found.items
-    assert [str(line) for line in found.unread] == [
-        "line 2: the base image nvidia/cuda:12.4.1-devel-ubuntu22.04",
-        "line 5: apt-get install -y git",
-        "line 5: -r requirements.txt",
-        "line 10: git clone https://github.com/x/y",
-        "line 10: ./y",
-        "line 11: flash-attn==$UNKNOWN",
-        "line 12: COPY . /app",
-    ]
-
-
-def test_definition_file_is_read() -> None:
-    Path("image.def").write_text(DEFINITION)
-    found = read(Path("image.def"))
-    assert sorted(map(str, found.items)) == ["numpy", "python 3.11", "torch 2.3.1+rocm6.0"] or [
-        str(item) for item in found.items
-    ]
-    assert [str(line) for line in found.unread] == [
-        "line 2: the base image rocm/pytorch:latest",
-        "line 5: COPY mine /opt/mine",
-        "line 9: make -C /opt/mine",
-    ]
 
 
 @pytest.mark.parametrize(
