@@ -68,7 +68,7 @@ _SEVERITIES: dict[str, Severity] = {"refuse": "error", "warn": "warning", "expla
 _MACHINE = "EM_X86_64"
 _OVERRIDING = (*ROCM_LIBRARIES, *TORCH_LIBRARIES)
 _MOST_NAMED = 3
-_REBUILD = "Build the environment again: `matrix inspect THING --repair -o DIR` writes the nearest that fits."
+_REBUILD = "Build the environment again: `matrix check THING --repair -o DIR` writes the nearest that fits."
 
 
 def findings_of(

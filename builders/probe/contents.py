@@ -35,7 +35,7 @@ def judge_contents(
     findings already. The others are read completely. Without a lock, only the need of CUDA can be judged.
     `exclude` is called with a distribution of the lock that does not fit, and with the evidence.
     """
-    if lock is not None and (lock.target.backend != "rocm" or lock.request.no_content_check):
+    if lock is not None and lock.target.backend != "rocm":
         return
     picks = {normalize_name(pick.name): pick for pick in lock.distributions} if lock else {}
     installed = {name: dist.version for name, dist in reply.installed.items()}
@@ -60,7 +60,7 @@ def judge_contents(
         yield Finding("verify-does-not-fit", "error", message, fix, {"content": judgement.evidence})
     if contents.left:
         message = f"The content of {join_words(contents.left, joiner='and')} is not judged: it is too large."
-        yield Finding("verify-contents-not-judged", "warning", message, "Run `matrix audit WHEEL`.")
+        yield Finding("verify-contents-not-judged", "warning", message, "Run `matrix check WHEEL`.")
 
 
 def _is_open(pick: Distribution, catalog: Catalog) -> bool:

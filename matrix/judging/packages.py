@@ -48,7 +48,10 @@ _TORCH_INDEX = re.compile(r"download(?:-r2)?\.pytorch\.org/whl/(?:nightly/|test/
 _ROCM_LABEL = re.compile(r"rocm(\d+\.\d+)")
 _TORCH_LABEL = re.compile(r"torch(\d+(?:\.\d+)*)")
 _GFX_LABEL = re.compile(r"gfx[0-9a-f]+")
-_CUDA_LABEL = re.compile(r"\+(cu\d+)")
+_CUDA_LABEL = re.compile(r"(?:^|[a-z0-9.]*?[0-9.])(cu\d{2,3})(?!\d)")
+"""In a label: ``cu128``, ``pt21cu121`` (PyG) or ``torch2.4.cu12``, but not ``cpu``."""
+_SWITCH = re.compile(r"(^|_)(HIP|ROCM|USE|FORCE|WITH)(_|$)")
+"""In the name of a variable that chooses what a build is for."""
 _CUPY_ROCM = re.compile(r"cupy-rocm-(\d+)-(\d+)")
 _RESOLVE = "`matrix resolve torch` for the same site or base image lists versions that fit."
 _BUILD = "Build a wheel with `matrix build-wheels` and pin it with its label."
@@ -71,6 +74,18 @@ def torch_index(url: str) -> str:
     """
     kind = _TORCH_INDEX.search(url)
     return kind[1].rstrip(".") if kind else ""
+
+
+def cuda_of(label: str) -> str:
+    """Return the CUDA release that a local label names, as the label writes it; empty if it names none.
+
+    Examples
+    --------
+    >>> cuda_of("cu128"), cuda_of("pt21cu121"), cuda_of("rocm6.4"), cuda_of("cpu")
+    ('cu128', 'cu121', '', '')
+    """
+    release = _CUDA_LABEL.match(label)
+    return release[1] if release else ""
 
 
 def rocm_of(label: str) -> str:
@@ -138,11 +153,14 @@ def _name(text: str) -> str:
 def check_indexes(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check the options that name indexes."""
     indexes = Indexes(document)
+    pinned = any(entry.pip.pinned for entry in document.entries if entry.pip.name in TORCH_FAMILY)
     for kind, entry in indexes.torch.items():
         if kind.startswith("cu") and expected.backend == "rocm":
             message = f"The wheels of this index are built for CUDA ({kind}) and do not run on AMD GPUs."
             corrected = [entry.text.replace(kind, f"rocm{expected.rocm[-1]}")] if expected.rocm else []
             yield finding("cuda-torch", entry, message, corrected=corrected)
+        elif kind.startswith("rocm") and not pinned:
+            yield from _check_rocm(entry, rocm_of(kind), expected, "The torch of this index")
     replacing = indexes.replacing
     if replacing is not None and any(torch_index(url) for url in replacing.pip.values("--index-url")):
         names = [entry.pip.name for entry in document.entries if entry.pip.requirement]
@@ -195,13 +213,16 @@ def check_torch(document: Document, expected: ExpectedTarget) -> Iterator[Findin
 
 def _check_cuda(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
     line = entry.pip
-    label = _CUDA_LABEL.search(Path(url_path(line.location)).name) if line.location else None
-    if label:
-        message = f"The label {label[1]} in the name of this file means a build for CUDA."
+    file = Path(url_path(line.location)).name if line.location else ""
+    label = file.partition("+")[2].partition("-")[0] or line.local
+    if cuda_of(label) and (file or line.name not in TORCH_FAMILY):
+        message = f"The label {label} means a build for CUDA."
         yield finding("cuda-torch", entry, message, fix=_RESOLVE if line.name in TORCH_FAMILY else _PIN)
     row = replacement(expected.catalog, line.name)
     if not (row or is_for_cuda(line.name)) or line.name in TRITON_NAMES or line.name in expected.pins:
         return
+    if _is_built(expected.catalog, line.name):
+        return  # cupy: what its source archive is built for is judged with the extensions
     certain = row is not None and row.effect == "drop"
     message = f"{line.name} is for NVIDIA GPUs; AMD GPUs cannot use it."
     if certain:
@@ -225,19 +246,17 @@ def _triton_of_torch(document: Document, expected: ExpectedTarget) -> str:
     return required_name(rows[0].triton) if rows else ""
 
 
-def _check_rocm(entry: Entry, rocm: str, expected: ExpectedTarget) -> Iterator[Finding]:
+def _check_rocm(entry: Entry, rocm: str, expected: ExpectedTarget, subject: str = "") -> Iterator[Finding]:
     fit = expected.fit(rocm) if expected.backend == "rocm" else "wrong"
+    subject = subject or entry.pip.name
     if fit == "old":
         message = (
-            f"{entry.pip.name} is for ROCm {rocm}, and {expected.because}. Older releases may run, at "
-            "your own risk."
+            f"{subject} is for ROCm {rocm}, and {expected.because}. Older releases may run, at your own risk."
         )
         yield finding("old-rocm", entry, message)
     elif fit == "wrong":
         because = expected.because or f"{expected.against} is for the CPU"
-        message = (
-            f"{entry.pip.name} is for ROCm {rocm}, and {because}. pip installs it, and it fails at run time."
-        )
+        message = f"{subject} is for ROCm {rocm}, and {because}. pip installs it, and it fails at run time."
         yield finding("other-rocm", entry, message, fix=_RESOLVE)
 
 
@@ -253,7 +272,7 @@ def _check_family(
         yield finding("unpinned-torch", entry, message, fix=_RESOLVE)
     elif not line.local:
         yield from _check_unlabelled(entry, expected, indexes)
-    elif line.local.startswith("cu") and expected.backend == "rocm":
+    elif cuda_of(line.local) and expected.backend == "rocm":
         message = f"The label {line.local} means a build for CUDA."
         fitting = expected.fitting(line.name, line.public)
         corrected = [line.with_pin(released_with(row, line.name)) for row in fitting[:1]]
@@ -342,7 +361,7 @@ def check_extensions(document: Document, expected: ExpectedTarget) -> Iterator[F
         if package is None or package.name in TORCH_FAMILY or not _is_built(expected.catalog, package.name):
             continue
         if line.location:
-            if line.is_source:
+            if line.is_source and _needs_torch(expected.catalog, package.name):
                 message = (
                     f"pip builds {package.name} here, isolated and without torch. The build fails, or "
                     "succeeds without compiled code. The order of the lines does not matter."
@@ -604,6 +623,10 @@ def _check_extension(
         message += ", and runs its setup.py."
         corrected = [f"--only-binary {line.name}", line.text]
         yield finding("other-project", entry, message, corrected=corrected, fixable=True, fix=_PIN)
+    has_source = any(row.sdist for row in expected.catalog.releases_of(line.name))
+    if has_source and not (other_project or _needs_torch(expected.catalog, package.name)):
+        yield from _check_settings(entry, expected)
+        return
     if not line.pinned:
         reason = "is not built for this torch" + (" and this GPU" if expected.backend == "rocm" else "")
         if other_project:
@@ -617,11 +640,34 @@ def _check_extension(
         return
     message = "Of several builds of this version, pip takes the one whose label sorts last. "
     message += "Without the index," if indexes.any else "The file names no index with such builds, so"
-    if any(row.sdist for row in expected.catalog.releases_of(line.name)):
+    if has_source:
         message += " pip builds PyPI's source archive, without torch."
     else:
         message += f" pip takes what PyPI has, which the catalog does not list for {expected.against}."
     yield finding("unlabelled-extension", entry, message, fix=_PIN)
+
+
+def _needs_torch(catalog: Catalog, name: str) -> bool:
+    """Return whether a package is compiled against torch, which pip's isolated build does not have."""
+    needed = (text for row in catalog.recipes_of(name) for text in (*row.declared, *row.undeclared))
+    return any(required_name(text) == "torch" for text in needed)
+
+
+def _check_settings(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
+    """Report the settings without which pip builds the source archive for another backend."""
+    needed = {
+        name: value
+        for row in expected.catalog.recipes_of(entry.pip.name)
+        if row.backend == expected.backend == "rocm"
+        for name, value in row.environment.items()
+        if "{" not in value and _SWITCH.search(name)
+    }
+    if needed:
+        settings = join_words([f"{name}={value}" for name, value in needed.items()], joiner="and")
+        message = (
+            f"pip builds PyPI's source archive of {entry.pip.name}, for CUDA unless it runs with {settings}."
+        )
+        yield finding("unlabelled-extension", entry, message, fix=_PIN)
 
 
 def _is_published(expected: ExpectedTarget, name: str, version: str = "") -> bool:

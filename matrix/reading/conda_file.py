@@ -35,8 +35,11 @@ if TYPE_CHECKING:
 NOT_CONDA = "it is not a package of conda"
 _KEYS = ("name", "dependencies", "prefix", "channels", "variables")
 _BUILD_VARIABLE = re.compile(
-    r"(PIP|DS|UV|MAX|CMAKE|TORCH|PYTORCH|ROCM|HIP|HCC|GPU|APEX|FLASH|CUDA|FORCE)_|CC$|CXX$|\w*FLAGS$"
+    r"(PIP|DS|UV|MAX|CMAKE|TORCH|PYTORCH|ROCM|HIP|HCC|GPU|APEX|FLASH|CUDA|FORCE|CUPY|HOROVOD|AITER|BNB|NVTE"
+    r"|XFORMERS|PREBUILD|CAUSAL_CONV1D|MAMBA|BUILD|USE_(CUDA|ROCM|MPI|MKL|DISTRIBUTED|\w+_ATTENTION))(_|$)"
+    r"|VLLM_TARGET_DEVICE|MKL_THREADING|(MPI)?(CC|CXX)$|\w*FLAGS$"
 )
+"""Variables that builds read; each of a recipe's is one (a test compares them)."""
 _COMMENT = re.compile(r"(?<=\s)#.*$")
 _COMMENTED_OUT = "commented-out "
 """Prefix of an item of the tree that is written as a comment."""
@@ -255,7 +258,7 @@ def conda_item(text: str, *, line: int = 0) -> Item | None:
         specifier="" if exact else "".join(versions.split()),
         installer="conda",
         build=spec["build"] or "",
-        channel=spec["channel"] or "",
+        channel=(spec["channel"] or "").rstrip(":"),
         line=line,
         text=printable(text),
     )

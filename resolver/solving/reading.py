@@ -21,6 +21,7 @@ from resolver.compiling.problem import ABSENT, bits
 from resolver.errors import EnvironmentLacksError, NoVersionError, SourceError, UsageError
 from resolver.facts.catalog import applies
 from resolver.indexes import evidence_against
+from resolver.model import Notice
 from resolver.requirements import (
     TRITON_NAMES,
     closest_versions,
@@ -64,7 +65,7 @@ class Requirements(Part):
         self.required: dict[Assumption, list[tuple[str, str, int]]] = {}
         self.unread: dict[Assumption, str] = {}
         self.dynamic: set[tuple[str, str]] = set()
-        self.lacking: dict[Assumption, list[str]] = {}
+        self.lacking: dict[Assumption, list[Notice]] = {}
         self.needing_cuda: dict[str, tuple[str, str]] = {}
         self._ahead: dict[int, int] = {}
         """By project, the mask of the releases that were read ahead."""
@@ -72,7 +73,6 @@ class Requirements(Part):
             world.index.indexes,
             self.request.target.date,
             self._is_decided,
-            allow_dynamic=self.request.support == "any",
         )
 
     def add_requests(self) -> None:
@@ -93,7 +93,8 @@ class Requirements(Part):
     ) -> Iterator[tuple[Requirement, int]]:
         """Yield a requirement or its overrides, each with the Pythons for which it applies."""
         pythons = self.targets.applying(marker, extra)
-        if extra:  # a requirement that applies without the extra belongs to the project itself
+        if extra:
+            # What applies without the extra belongs to the project itself; here it would be a second fact.
             pythons &= ~self.targets.applying(marker)
         for stated in self.world.overrides.get(requirement.name, (requirement,)):
             applying = pythons if stated is requirement else pythons & self.targets.applying(stated.marker)
@@ -121,7 +122,8 @@ class Requirements(Part):
             msg = (
                 f"No index has the project {shorten(name)!r}. Searched: {', '.join(self.index.indexes.urls)}."
             )
-            raise UsageError(msg, hint=hint_for_unknown(name, self.world.bound, self.index.candidates))
+            hint = hint_for_unknown(name, self.world.bound, self.index.candidates)
+            raise NoVersionError(msg, name, hint=hint)
         if not nodes[0].allowed_by(requirement.specifier) and not when:
             but = self._but_url(nodes[0], 0)
             msg = f"No release of {name} matches {shorten(requirement.text)!r}{but}."
@@ -206,7 +208,7 @@ class Requirements(Part):
             self.world.add_closed({requirement.name for requirement, _ in requirements})
         if extra and extra not in metadata.extras:
             text = f"{metadata.name} {metadata.version} does not provide the extra {extra!r}."
-            self.lacking.setdefault((number, mask), []).append(text)
+            self.lacking.setdefault((number, mask), []).append(Notice("extra-missing", metadata.name, text))
         if not extra or candidate is None:
             self.required[number, mask] = []
         required = self.required[number, mask]
@@ -361,7 +363,7 @@ class Requirements(Part):
         """Return the metadata of a distribution of the catalog; None, with the reason, if it is unknown."""
         is_built = candidate.origin == "build"
         try:
-            metadata = self.index.requirements(files, is_built=is_built)
+            metadata = self.index.requirements(files)
         except SourceError as error:
             self.unread[number, mask] = error.message
             return None

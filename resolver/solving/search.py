@@ -526,7 +526,8 @@ class Search:
             self._entries[entry.variable].pop()
             if isinstance(entry.cause, Incompatibility) and entry.level <= level:
                 self._fresh.append(entry.cause)  # it still follows
-        # A table that was added after one of these choices was never checked without them.
+        # A table that was added after one of these choices was checked only with them, and its conclusions
+        # are taken back. Its object may be optional, so nothing else would make the search look at it again.
         for table in self._late:
             if table.born > level:
                 table.born = level

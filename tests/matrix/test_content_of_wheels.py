@@ -108,12 +108,6 @@ def test_the_answer_of_the_cache_is_the_same(capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("index")
-def test_without_content_check_nothing_is_judged(capsys: Capture) -> None:
-    assert main([*RESOLVE, "--no-content-check"]) == 0
-    assert fetched(capsys, 0)["missing"] == []
-
-
-@pytest.mark.usefixtures("index")
 def test_other_backend_is_not_judged(capsys: Capture) -> None:
     assert main(["resolve", "thing", "--backend", "cpu", "-q"]) == 0
     assert fetched(capsys, 0)["missing"] == []
@@ -129,7 +123,7 @@ def test_code_for_other_gpus_only_is_reported(index: Published, capsys: Capture)
 def test_learned_need_of_cuda_is_enforced(index: Published, capsys: Capture) -> None:
     path = next((index.root / "thing").glob("thing-2.0-*.whl"))
     assert main(["catalog", "learn", str(path), "--apply", "-q"]) == 0
-    learned = [*RESOLVE, "--no-content-check", "--catalog", "catalog/learned.toml"]
+    learned = [*RESOLVE, "--catalog", "catalog/learned.toml"]
     assert main(learned) == 0
     assert version() == "1.0"
     capsys.readouterr()
@@ -139,17 +133,15 @@ def test_learned_need_of_cuda_is_enforced(index: Published, capsys: Capture) -> 
     )
 
 
-@pytest.mark.parametrize("command", [["audit"], ["catalog", "learn", "--apply"]], ids=" ".join)
+@pytest.mark.parametrize("command", [["check"], ["catalog", "learn", "--apply"]], ids=" ".join)
 def test_facts_that_a_command_learned_count_only_if_their_file_is_named(
     command: list[str], index: Published
 ) -> None:
-    """The content check is off, so nothing else can find out what the wheel needs."""
-    resolve = [*RESOLVE, "--no-content-check"]
-    assert main(resolve) == 0
+    assert main(RESOLVE) == 0
     before = Path("matrix.lock").read_bytes()
     main([*command, str(next((index.root / "thing").glob("thing-2.0-*.whl"))), "-q"])
     Path("matrix.lock").unlink()
-    assert main(resolve) == 0
+    assert main(RESOLVE) == 0
     assert Path("matrix.lock").read_bytes() == before
     assert version() == "2.0"
 
@@ -170,8 +162,8 @@ def test_verify_without_lock_names_wheels_that_require_cuda(
     index.publish("sound", "1.0", shared_object())
     wheels = [next(index.root.rglob(pattern)) for pattern in ("thing-2.0-*.whl", "sound-*.whl")]
     python = installed(tmp_path, *wheels)
-    assert main(["verify", "--python", python, "--format", "json"]) == 1
-    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert main(["check", python, "--run", "--format", "json"]) == 1
+    findings = json.loads(capsys.readouterr().out)["things"][0]["findings"]
     (finding,) = [one for one in findings if one["id"] == "verify-does-not-fit"]
     assert finding["message"] == f"thing 2.0 requires CUDA: thing/{EXTENSION} needs libcudart.so.12."
     assert not list((tmp_path / "cache").rglob("thing-*"))
@@ -184,7 +176,7 @@ def test_verify_excludes_what_does_not_fit_its_lock(
     assert main(RESOLVE) == 0
     python = installed(tmp_path, next(index.root.rglob("thing-2.0-*.whl")))
     capsys.readouterr()
-    assert main(["verify", "--python", python, "--format", "json"]) == 1
-    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert main(["check", python, "--run", "--format", "json"]) == 1
+    findings = json.loads(capsys.readouterr().out)["things"][0]["findings"]
     assert "verify-does-not-fit" in [one["id"] for one in findings]
     assert [one.version for one in read_lock(Path("matrix.lock")).request.excluded] == ["2.0"]

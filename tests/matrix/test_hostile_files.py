@@ -13,16 +13,15 @@ import msgspec
 import pytest
 import tomli_w
 from msgspec.structs import replace
-from ruamel.yaml import YAML
 
 from builders.index import Index
 from builders.scheduling.batch import Run
 from builders.scheduling.slurm import Slurm
 from matrix.cli import main
-from matrix.commands.plan import github_workflow, gitlab_pipeline, hyperqueue_jobs, sbatch_script
+from matrix.commands.plan import sbatch_script
 from matrix.consumers.shared.installation import Installation
 from matrix.consumers.shared.shell import site_environment
-from matrix.input.environment_formats import read_pylock
+from matrix.reading.recognise import read
 from resolver.errors import CatalogError, LockError, MatrixError, UsageError
 from resolver.facts.catalog_files import read_file
 from resolver.lock import read_lock
@@ -177,7 +176,7 @@ def test_path_that_a_definition_file_cannot_contain_is_refused(text: str, tmp_pa
         assert file.text.count(f"From: /images/{text}\n") == 1
 
 
-def test_texts_of_a_plan_stay_data_in_its_files(tmp_path: Path) -> None:
+def test_texts_of_a_plan_stay_data_in_its_script(tmp_path: Path) -> None:
     (tmp_path / "programs").mkdir()
     for name, body in (
         ("sbatch", 'printf "%s\\n" "$@" >> called; echo 1'),
@@ -191,21 +190,6 @@ def test_texts_of_a_plan_stay_data_in_its_files(tmp_path: Path) -> None:
         directory.mkdir()
         made = plan_of(directory, {"base": (text, ()), "top": ("true", ("base",))})
         words = [*made.tasks[0].command]
-
-        github = YAML(typ="safe").load(github_workflow(made))
-        literal = github_workflow(made).replace("${{ '${{' }}", "")
-        assert "${{" not in literal
-        run = github["jobs"][next(iter(github["jobs"]))]["steps"][-2]["run"]
-        assert shlex.split(run.replace("${{ '${{' }}", "${{")) == words
-
-        gitlab = YAML(typ="safe").load(gitlab_pipeline(made))
-        job = next(value for key, value in gitlab.items() if key.endswith("-base"))
-        assert shlex.split(job["script"][0]) == words
-        assert [*gitlab] == ["stages", *(key for key in gitlab if key.endswith(("-base", "-top")))]
-
-        tasks = tomllib.loads(hyperqueue_jobs(made))["task"]
-        assert tasks[0]["command"][: len(words)] == words
-
         env = {"PATH": f"{tmp_path / 'programs'}:/usr/bin:/bin"}
         script = tmp_path / "submit.sh"
         script.write_text(sbatch_script(made))
@@ -245,22 +229,21 @@ def test_hostile_state_of_a_run_is_refused(tmp_path: Path) -> None:
 def test_texts_of_a_pylock_are_refused_or_stay_data(tmp_path: Path) -> None:
     path = tmp_path / "pylock.toml"
     path.write_text(tomli_w.dumps(PYLOCK))
-    names = [name for name, _, _ in read_pylock(path)[0]]
+    names = [item.name for item in read(path).items]
     for place in places(PYLOCK):
         for text in INVISIBLE:
             path.write_text(tomli_w.dumps(with_text(PYLOCK, place, text)))
             with pytest.raises(UsageError) as caught:
-                read_pylock(path)
+                read(path)
             assert str(path) in caught.value.message
         for text in VISIBLE:
             path.write_text(tomli_w.dumps(with_text(PYLOCK, place, text)))
             try:
-                packages, _ = read_pylock(path)
-                parsed = [parse_requirement(requirement) for _, requirement, _ in packages]
+                parsed = [parse_requirement(item.text) for item in read(path).items]
             except UsageError:
                 continue
             assert [requirement.name for requirement in parsed] == names
-            assert all(requirement.isprintable() for _, requirement, _ in packages)
+            assert all(requirement.text.isprintable() for requirement in parsed)
 
 
 def test_texts_of_a_site_file_are_refused_or_stay_data(tmp_path: Path) -> None:

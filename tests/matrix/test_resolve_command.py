@@ -256,7 +256,7 @@ def test_json_is_the_struct_that_the_lock_holds(capsys: Capture) -> None:
         ["fetch"],
         ["explain"],
         ["env", "--for", "pip"],
-        ["verify"],
+        ["check", "--run"],
         ["check", "requirements.txt"],
         ["index", "prune"],
     ],

@@ -20,7 +20,7 @@ from resolver.answers.resolve import resolve
 from resolver.errors import MatrixError, SourceError, TooLargeError, UsageError
 from resolver.facts.catalog import Catalog, load
 from resolver.indexes import File, Metadata
-from resolver.model import Conflict, Preinstalled, Request, Resolution, Support, Target
+from resolver.model import Conflict, Preinstalled, Request, Resolution, Target
 from resolver.requirements import parse_requirement
 from resolver.solving import projects as projects_module
 from tests.resolver.open_universe import DAY, GLIBC, catalog_of_pythons, open_universe, versions_of
@@ -160,6 +160,42 @@ def test_yanked_release_needs_pin() -> None:
     assert chosen(projects, "a==2") == {"a": "2"}
 
 
+class _YankedFile(FakeIndexes):
+    """Indexes that have yanked files whose name ends so, and not the rest of their release (PEP 592)."""
+
+    def __init__(self, projects: Projects, ending: str) -> None:
+        super().__init__(projects)
+        for name, project in self._projects.items():
+            (release,) = project.releases
+            files = (
+                replace(file, yanked="broken") if file.name.endswith(ending) else file
+                for file in release.files
+            )
+            self._projects[name] = replace(project, releases=(replace(release, files=tuple(files)),))
+
+
+@pytest.mark.parametrize(
+    ("ending", "left"),
+    [
+        ("cp312-manylinux_2_28_x86_64.whl", ["h5py-3.9-py3-none-any.whl"]),
+        ("py3-none-any.whl", ["h5py-3.9-cp312-cp312-manylinux_2_28_x86_64.whl"]),
+        (".whl", ["h5py-3.9.tar.gz"]),
+    ],
+)
+@pytest.mark.parametrize("text", ["h5py", "h5py==3.9"])
+def test_yanked_file_is_left_out_of_a_release_that_has_others(
+    ending: str, left: list[str], text: str
+) -> None:
+    wheels = ["cp312-cp312-manylinux_2_28_x86_64", "py3-none-any"]
+    projects: Projects = {"h5py": {"3.9": FakeRelease(wheels=wheels, sdist=True)}}
+    resolution = answer(_YankedFile(projects, ending), text)
+    assert isinstance(resolution, Resolution)
+    (pick,) = resolution.distributions
+    installed = [file.name for file in pick.files]
+    assert installed[: len(left)] == left
+    assert not any(name.endswith(ending) for name in installed)
+
+
 def test_requirement_that_depends_on_python_can_change_it() -> None:
     requirements = ["a==9; python_version >= '3.12'", "a"]
     assert chosen({"a": versions("1")}, *requirements, pythons=("3.12", "3.11")) == {"a": "1"}
@@ -167,7 +203,8 @@ def test_requirement_that_depends_on_python_can_change_it() -> None:
 
 def test_metadata_that_one_python_lacks_changes_python() -> None:
     old = FakeRelease(wheels=["cp311-cp311-manylinux_2_28_x86_64"], sdist=True, static=False)
-    resolution = answer({"a": {"1": old}}, "a", pythons=("3.12", "3.11"), support="documented", glibc=None)
+    indexes = WheelMetadata({"a": {"1": old}})
+    resolution = answer(indexes, "a", pythons=("3.12", "3.11"), glibc=None)
     assert isinstance(resolution, Resolution)
     assert resolution.version_of("python") == "3.11"
 
@@ -191,6 +228,17 @@ def test_extra_brings_its_requirements() -> None:
     projects: Projects = {"a": {"1": with_extras(x=["b<2"])}, "b": PAIR}
     assert chosen(projects, "a") == {"a": "1"}
     assert chosen(projects, "A[X]") == {"a": "1", "b": "1"}
+
+
+@pytest.mark.parametrize("marker", ["", "; python_version >= '3.8'", "; os_name == 'posix' or extra == 'x'"])
+def test_requirement_with_and_without_an_extra_is_one_fact(marker: str) -> None:
+    """Without its extra, it belongs to the project, and the extra says nothing new."""
+    release = FakeRelease(requires=[f"b>=1{marker}", "c; extra == 'x'"], extras=["x"])
+    resolution = answer({"a": {"1": release}, "b": PAIR, "c": PAIR}, "a[x]")
+    assert isinstance(resolution, Resolution)
+    pick = resolution.pick("b")
+    assert pick is not None
+    assert [fact.text for fact in pick.facts if "requires" in fact.text] == ["a 1 requires b>=1"]
 
 
 def test_unknown_extra_is_ignored() -> None:
@@ -331,7 +379,7 @@ def test_sdist_without_static_metadata_is_skipped_and_reported() -> None:
             "1": FakeRelease(wheels=(), sdist=True),
         }
     }
-    resolution = answer(projects, "a", support="documented", glibc=None)
+    resolution = answer(WheelMetadata(projects), "a", glibc=None)
     assert isinstance(resolution, Resolution)
     assert versions_of(resolution) == {"a": "1"}
     assert any(warning.startswith("a 2 was skipped") for warning in resolution.warnings)
@@ -545,20 +593,19 @@ class Threaded(Prefetching):
 
 
 @pytest.mark.parametrize(
-    ("on", "versions", "keys", "support", "resolves"),
+    ("on", "versions", "keys", "resolves"),
     [
-        ("gfx", "gfx90a", "", "any", False),
-        ("gfx", "gfx90a", "partial = true", "any", True),
-        ("gfx", "gfx90a", "partial = true", "observed", False),
-        ("gfx", "gfx942", "", "observed", True),
-        ("glibc", ">=2.35", "", "any", True),
-        ("glibc", ">=2.99", "", "any", False),
-        ("kernel-driver", ">=6.2", "", "any", True),
-        ("kernel-driver", ">=6.4", "", "any", False),
+        ("gfx", "gfx90a", "", False),
+        ("gfx", "gfx90a", "partial = true", True),
+        ("gfx", "gfx942", "", True),
+        ("glibc", ">=2.35", "", True),
+        ("glibc", ">=2.99", "", False),
+        ("kernel-driver", ">=6.2", "", True),
+        ("kernel-driver", ">=6.4", "", False),
     ],
 )
 def test_facts_of_catalog_about_files_and_systems(
-    on: str, versions: str, keys: str, support: Support, overlay: Callable[[str], Path], *, resolves: bool
+    on: str, versions: str, keys: str, overlay: Callable[[str], Path], *, resolves: bool
 ) -> None:
     known = 'status = "observed"\nsource = "somewhere"\n'
     rows = (
@@ -575,7 +622,6 @@ def test_facts_of_catalog_about_files_and_systems(
         gfx=["gfx942"],
         driver="6.3",
         glibc="2.39",
-        support=support,
     )
     outcome = resolve(catalog, request, FakeIndexes({"openext": {"1.0": FakeRelease()}}))
     assert isinstance(outcome, Resolution) is resolves
@@ -653,6 +699,14 @@ def test_release_that_requires_a_project_with_a_broken_page_is_not_chosen() -> N
         answer(Broken(projects), "b")
 
 
+class WheelMetadata(FakeIndexes):
+    """Indexes without metadata of sdists that a build may change."""
+
+    def metadata(self, files: Sequence[File]) -> Metadata | None:
+        found = (super(WheelMetadata, self).metadata([file]) for file in files)
+        return next((metadata for metadata in found if metadata and not metadata.dynamic), None)
+
+
 class Unreadable(FakeIndexes):
     """Indexes with releases whose metadata is broken: the reason follows from the version."""
 
@@ -660,8 +714,8 @@ class Unreadable(FakeIndexes):
         super().__init__(projects)
         self.reason = reason
 
-    def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
-        metadata = super().metadata(files, allow_dynamic=allow_dynamic)
+    def metadata(self, files: Sequence[File]) -> Metadata | None:
+        metadata = super().metadata(files)
         if metadata is None or metadata.name != "a":
             return metadata
         msg = f"The metadata of {files[0].name} (a on {files[0].index}) cannot be used."

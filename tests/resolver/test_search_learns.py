@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import product
 
 from hypothesis import given, settings
@@ -120,6 +121,80 @@ def test_search_finds_solution_iff_one_exists(
         assert not [
             values for values in proved if all(mask >> values[variable] & 1 for variable, mask in assumptions)
         ]
+
+
+def test_table_of_a_choice_that_was_taken_back_still_holds() -> None:
+    """The object of the table is optional, so nothing else would make the search look at the table again."""
+    search = Search()
+    for _ in range(3):
+        search.add_variable(0b111)
+    for variable in (0, 1):
+        search.add({variable: ABSENT}, "it is required")
+    choices = iter([(0, 0b010), (1, 0b010)])
+
+    def choose() -> tuple[int, int] | None:
+        choice = next(choices, None)
+        if choice is None and search.domains[1] == 0b010:
+            search.add_table(0, 2, [0b111, 0b100, 0b111], "the first value of 0 requires the last of 2")
+            search.add({0: 0b010, 1: 0b010}, "both have another value")
+        return choice
+
+    assert search.solve([], choose) is None
+    assert search.domains == [0b010, 0b100, 0b100]
+
+
+def late_table(chance: random.Random, sizes: list[int]) -> tuple[int, int, list[int]]:
+    """Return a table between two variables, of which each subject may require the object."""
+    subject, target = chance.sample(range(len(sizes)), 2)
+    everything = (1 << (sizes[target] + 1)) - 1
+    rows = [chance.randint(1, everything) & chance.choice([-1, ~ABSENT]) for _ in range(sizes[subject])]
+    return subject, target, [everything, *(row or everything for row in rows)]
+
+
+def solve_with_late_tables(chance: random.Random) -> bool:
+    """Check a random problem whose tables are added between the choices; return whether it has a solution."""
+    sizes = [chance.randint(1, 3) for _ in range(chance.randint(3, 5))]
+    search = Search()
+    for size in sizes:
+        search.add_variable((1 << (size + 1)) - 1)
+    stated = [{variable: ABSENT} for variable in chance.sample(range(len(sizes)), 2)]
+    for _ in range(chance.randint(2, 9)):
+        variables = chance.sample(range(len(sizes)), chance.randint(1, min(3, len(sizes))))
+        terms = {v: chance.randint(1, search.everything[v]) & ~ABSENT for v in variables}
+        stated += [terms] if all(terms.values()) else []
+    for terms in stated:
+        search.add(terms, "stated")
+    tables = [late_table(chance, sizes) for _ in range(chance.randint(1, 8))]
+    left = list(tables)
+
+    def choose() -> tuple[int, int] | None:
+        undecided = [
+            v for v, domain in enumerate(search.domains) if not domain & ABSENT and domain & (domain - 1)
+        ]
+        if left and (not undecided or chance.random() < 0.4):
+            search.add_table(*left.pop(), "a table")
+            return None
+        variable = chance.choice(undecided) if undecided else -1
+        return (variable, 1 << chance.choice(list(bits(search.domains[variable])))) if undecided else None
+
+    failed = search.solve([], choose)
+    solutions = [
+        values
+        for values in product(*(range(size + 1) for size in sizes))
+        if all(is_met(values, terms) for terms in stated)
+        and all(rows[values[subject]] >> values[target] & 1 for subject, target, rows in tables)
+    ]
+    if failed is None:
+        found = tuple(0 if domain & ABSENT else domain.bit_length() - 1 for domain in search.domains)
+        assert found in solutions
+    else:
+        assert left or not solutions
+    return failed is None
+
+
+def test_tables_that_are_added_at_any_choice_hold() -> None:
+    """A choice that is taken back keeps no table from being checked: tables are facts, not consequences."""
+    assert sum(solve_with_late_tables(random.Random(seed)) for seed in range(1200)) > 300
 
 
 def test_first_variable_gets_its_first_value() -> None:
