@@ -337,9 +337,8 @@ JSON: dict[str, Any] = {
 def read_page(content_type: str) -> Callable[[bytes, Path], object]:
     def enter(content: bytes, _: Path) -> None:
         for project in ("tiny", ""):
-            form, _status, releases = pages.cut(content, content_type, URL, project)
-            for _version, part in releases:
-                pages.files(part, form, URL, URL)
+            for _version, rows in pages.releases(content, content_type, URL, project):
+                pages.files(rows, URL, URL)
 
     return enter
 
