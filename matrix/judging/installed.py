@@ -17,7 +17,7 @@ from resolver.answers.resolve import resolve
 from resolver.compiling.names import replacement
 from resolver.errors import MatrixError
 from resolver.model import Resolution
-from resolver.requirements import PAIRED_WITH_TORCH, TRITON_NAMES, is_for_cuda, parse_requirement
+from resolver.requirements import TRITON_NAMES, is_for_cuda, parse_requirement
 from resolver.versions import is_version, join_words, version_or_none
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _unlabelled(
 ) -> tuple[Verdict, str]:
     catalog, rocm = side.catalog, expected.backend == "rocm"
     with_rocm = any(name in versions for name in _ROCM_TRITONS)
-    if rocm and item.name in PAIRED_WITH_TORCH and not with_rocm:
+    if rocm and item.name in TORCH_FAMILY and not with_rocm:
         torch = versions.get("torch", "")
         if item.name == "torch" or not rocm_of(torch.partition("+")[2]):
             return (

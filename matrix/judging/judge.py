@@ -240,7 +240,16 @@ def _judge_reading(
             for item in reading.items
         ]
         return None
-    return predict(judged_, reading, context)
+    answer = predict(judged_, reading, context)
+    if lock is not None:
+        pins = {pick.name: pick.pinned for pick in lock.distributions}
+        judged_.distributions = [
+            replace(item, verdict="fits", evidence=f"as in {context.args.lock}")
+            if item.verdict == "not-judged" and item.version and pins.get(item.name) == item.version
+            else item
+            for item in judged_.distributions
+        ]
+    return answer
 
 
 def _installed_verdicts(content: Installed, findings: Sequence[Finding]) -> Iterator[JudgedItem]:

@@ -237,7 +237,7 @@ def _verdicts(
             evidence = "the catalog knows this image" if known else "the content of the image was not read"
             yield replace(judged, verdict="fits" if known else "not-judged", evidence=evidence)
         elif item.url:
-            evidence = f"it comes from {item.url}, and is never looked up by its name"
+            evidence = f"it comes from {item.url}, and is not looked up by name"
             yield replace(judged, evidence=evidence)
         elif item.name in unknown and not (change and change.for_cuda):
             error = unknown[item.name]

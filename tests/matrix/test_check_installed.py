@@ -16,7 +16,8 @@ from builders.installed.checks import findings_of
 from builders.installed.reading import read_installed
 from matrix.cli import main
 from matrix.judging.verdict import Judgement, conclude
-from matrix.reading.recipe import read as read_recipe
+from matrix.reading import recipe
+from matrix.reading.recognise import read
 from resolver.answers.proven import judge
 from resolver.consequences import Side
 from resolver.consequences.questions import driver_states
@@ -271,6 +272,59 @@ def test_wheel_has_the_findings_of_audit(tmp_path: Path, capsys: Capture) -> Non
     assert "is not a valid wheel" in capsys.readouterr().err
 
 
+DOCKERFILE = """# syntax=docker/dockerfile:1
+FROM --platform=linux/amd64 nvidia/cuda:12.4.1-devel-ubuntu22.04 AS base
+ARG TORCH=2.5.1
+ENV LABEL=cu124 OTHER="x y"
+RUN apt-get update && apt-get install -y git \\
+    # a comment
+    && pip3 install --no-cache-dir torch==${TORCH}+$LABEL "numpy<2; python_version > '3.8'" \\
+       --extra-index-url https://download.pytorch.org/whl/cu124 -r requirements.txt
+RUN ["python3", "-m", "pip", "install", "deepspeed==0.15.4"]
+RUN mamba install -y -c nvidia -n base cuda-nvcc=12.4 && git clone https://github.com/x/y && pip install ./y
+RUN --mount=type=cache,target=/root uv pip install --system flash-attn==$UNKNOWN
+COPY . /app
+"""
+DEFINITION = """Bootstrap: docker
+From: rocm/pytorch:latest
+
+%files
+    mine /opt/mine
+
+%post
+    export VERSION=2.3.1
+    pip install "torch==$VERSION+rocm6.0" && make -C /opt/mine
+    conda create -n x python=3.11 numpy=1.26
+%environment
+    export X=1
+"""
+
+
+def test_dockerfile_is_read() -> None:
+    Path("Dockerfile").write_text(DOCKERFILE)
+    found = read(Path("Dockerfile"))
+    assert [str(item) for item in found.items if item.installer == "pip"] == [
+        "torch 2.5.1+cu124",
+        "numpy <2",
+        "deepspeed 0.15.4",
+        "git+https://github.com/x/y",
+    ]
+    assert [str(item) for item in found.items if item.installer == "conda"] == ["cuda-nvcc =12.4"]
+    assert found.items[0].url == "nvidia/cuda:12.4.1-devel-ubuntu22.04"
+    assert [(each.line, each.text) for each in found.unread if each.matters] == [
+        (7, "-r requirements.txt"),
+        (11, "flash-attn==$UNKNOWN"),
+    ]
+
+
+def test_definition_file_is_read() -> None:
+    Path("image.def").write_text(DEFINITION)
+    found = read(Path("image.def"))
+    assert list(map(str, found.items)) == ["rocm/pytorch:latest", "torch 2.3.1+rocm6.0", "numpy =1.26"]
+    assert (found.python, found.variables) == ("3.11", {"VERSION": "2.3.1", "X": "1"})
+    assert [(each.line, each.text) for each in found.unread if each.matters] == [(9, "make -C /opt/mine")]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -283,7 +337,7 @@ def test_wheel_has_the_findings_of_audit(tmp_path: Path, capsys: Capture) -> Non
     ],
 )
 def test_odd_recipes_do_not_fail(text: str) -> None:
-    read_recipe(text, "Dockerfile")
+    recipe.read(text, "Dockerfile")
 
 
 def test_what_cannot_be_read_has_exit_code_3(tmp_path: Path, capsys: Capture) -> None:
