@@ -34,10 +34,10 @@ from builders.building.records import forget_attempt, log_path, record_start, re
 from builders.building.watch import MemoryMeter, kernel_killed_since, kernel_kills
 from builders.constants import NO_COMPILER_CACHE
 from builders.environments.layers import make_environment, make_layers
-from builders.learning.source import has_extensions
 from builders.machine import host
 from builders.recipes import check_source
 from builders.sources import obtain
+from builders.sources.facts import has_extensions
 from builders.storage.files import sha256_of
 from builders.storage.io_errors import explain_index_errors
 from builders.storage.lease import digest, exclusive_lock, holder_of

@@ -1,7 +1,7 @@
 """Learn facts by reading files, instead of typing them.
 
-`wheel` reads wheels, `machine` this machine and base images, and `source` source trees. The rows have
-the status ``observed``, the name and the hash of the file as source, and the day as note.
+`wheel` reads wheels, and `machine` this machine and base images. The rows have the status ``observed``,
+the name and the hash of the file as source, and the day as note.
 """
 
 from __future__ import annotations
