@@ -9,7 +9,6 @@ from typing import Any, get_args
 import msgspec
 
 from builders.building.records import TaskState
-from matrix.building.coverage import CoverageResult
 from matrix.building.planning import Plan
 from matrix.commands import (
     audit,
@@ -46,7 +45,6 @@ DOCUMENTS: dict[str, Any] = {
     "plan": Plan,
     "build-container": build_container.ContainerDocument,
     "build-wheels": build_wheels.BuildResult,
-    "build-wheels-table": CoverageResult,
     "build-one": build_one.TaskResult | build_one.TaskResults,
     "builds": builds.BuildList,
     "recipe-draft": recipe.DraftResult,

@@ -61,7 +61,7 @@ def golden(catalog: Catalog) -> str:
         "",
         "A proven set consists of versions that were run together. `nox -s docs` generates this page from",
         "the catalog. Each set is resolved with exactly its versions and variants, for its site and day,",
-        "with `--support observed`. Tier 1: everything in the set is recorded and published, so it must",
+        "Tier 1: everything in the set is recorded and published, so it must",
         "resolve. Tier 2: the set is old, partly unknown, has a nightly or custom build of torch, or is",
         "from another machine, so its result is only reported.",
         "",

@@ -34,7 +34,6 @@ def resolve(
     rocm: str | None = None,
     python: str | None = None,
     base_image: str | None = None,
-    support: Literal["documented", "observed", "any"] = "any",
     prefer: Literal["advised", "newest", "proven", "oldest"] = "advised",
     catalog: str | Path | Sequence[str | Path] = (),
 ) -> Resolution | Conflict:
@@ -98,7 +97,6 @@ def resolve(
         rocm=rocm,
         python=python,
         base_image=base_image,
-        support=support,
         prefer=prefer,
         catalog=[str(catalog)] if isinstance(catalog, (str, Path)) else list(map(str, catalog)),
     )
@@ -133,7 +131,7 @@ def resolve_settings(
     from matrix.input.request import make_request
     from resolver.answers.resolve import resolve as solve
     from resolver.model import Conflict
-    from resolver.providers.index import ALL_INDEXES
+    from resolver.providers.index import HIDDEN
 
     inputs = inputs or read_inputs(settings)
     request = make_request(settings, catalog, today, inputs)
@@ -149,7 +147,7 @@ def resolve_settings(
         from matrix.input.request import as_command
 
         suggestions = [as_command(suggestion, settings, inputs) for suggestion in answer.suggestions]
-        if any(ALL_INDEXES in warning for warning in answer.warnings):
+        if any(warning.id == HIDDEN for warning in answer.warnings):
             suggestions[:0] = _with_all_indexes(catalog, request, settings, inputs)
         return replace(answer, suggestions=tuple(suggestions))
     check_ops(answer, catalog)

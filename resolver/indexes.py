@@ -148,12 +148,12 @@ class PackageIndexes(Protocol):
         the metadata is not static or belongs to another distribution, `CommandError` if git fails.
         """
 
-    def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
+    def metadata(self, files: Sequence[File]) -> Metadata | None:
         """Return the metadata of a release, from its first file that provides metadata without running code.
 
         In this order: the metadata file of a wheel (PEP 658), the wheel itself by range requests, the
-        PKG-INFO of an sdist if it is static (PEP 643). With `allow_dynamic` also if building may change it;
-        if it lists no requirements, they are those in the requires.txt of setuptools.
+        PKG-INFO of an sdist (PEP 643), also if building may change it; if it lists no requirements, they are
+        those in the requires.txt of setuptools.
         """
 
     def content(self, file: File, metadata: Metadata | None) -> Content | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from resolver.errors import LockError, UsageError
-from resolver.model import SCHEMA, Requirement, Resolution
+from resolver.model import SCHEMA, Notice, Requirement, Resolution
 from resolver.requirements import parse_requirement
 from resolver.texts import check_texts, explained, is_url, printable, quoted_url, read_text
 from resolver.versions import is_version
@@ -49,19 +49,21 @@ def dumps(resolution: Resolution) -> str:
 
 
 def encode(value: object) -> str:
-    """Return the encoded form of a `Requirement`: its text. For msgspec's `enc_hook`."""
-    if isinstance(value, Requirement):
-        return value.text
+    """Return the encoded form of a `Requirement` or `Notice`: its text. For msgspec's `enc_hook`."""
+    if isinstance(value, Requirement | Notice):
+        return str(value)
     raise NotImplementedError
 
 
-def decode(kind: type, value: object) -> Requirement:
-    """Return the `Requirement` that a text encodes. For msgspec's `dec_hook`."""
-    if kind is not Requirement:
+def decode(kind: type, value: object) -> Requirement | Notice:
+    """Return the `Requirement` or `Notice` that a text encodes. For msgspec's `dec_hook`."""
+    if kind not in {Requirement, Notice}:
         raise NotImplementedError
     if not isinstance(value, str):
-        msg = "Expected a requirement as text"
+        msg = f"Expected a {kind.__name__.lower()} as text"
         raise TypeError(msg)
+    if kind is Notice:
+        return Notice("", "", value)
     try:
         requirement = parse_requirement(value)
     except UsageError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 import msgspec
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["platform", "distribution"]
 Origin = Literal["published", "build", "base-image", "site", "request", "default", "preinstalled"]
-Support = Literal["documented", "observed", "any"]
 Prefer = Literal["advised", "newest", "proven", "oldest"]
 Verdict = Literal["supported", "at-own-risk"]
 
@@ -35,7 +34,6 @@ EARLY_PYTHON = len(_FIRST)
 _REQUESTED, _PYTHON, _OTHERS = (len(_FIRST) + number for number in (1, 2, 3))
 
 STATUS_RANK = {"documented": 2, "observed": 1, "inferred": 0}
-SUPPORT_FLOOR = {"documented": 2, "observed": 1, "any": 0}
 
 
 def layer(name: str, requested: Collection[str] = ()) -> tuple[int, str]:
@@ -61,6 +59,24 @@ class Fact(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     def of(cls, row: Row, text: str, *, note: str | None = None) -> Fact:
         """Return the fact of a row of the catalog, with `text` as its text."""
         return cls(text, row.status, row.source, row.note if note is None else note, row.file)
+
+
+class Notice(str):
+    """A note or a warning about an answer: its text, with what programs compare.
+
+    Locks and JSON have the text alone, so one that was read from them has neither `id` nor `subject`.
+    """
+
+    __slots__ = ("id", "subject")
+    id: str
+    subject: str
+
+    def __new__(cls, id_: str, subject: str, text: str) -> Self:
+        """Return a notice of a kind about one component, project, image or row; about none, it is empty."""
+        notice = super().__new__(cls, text)
+        notice.id = id_
+        notice.subject = subject
+        return notice
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -192,7 +208,6 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits on distributions that other requirements add (``pip install -c``)."""
     overrides: tuple[Requirement, ...] = ()
     """Requirements that replace all others on the same distribution (``uv pip compile --override``)."""
-    support: Support = "any"
     prefer: Prefer = "advised"
     """``advised``: the site's advice, then the newest."""
     site_file: str = ""
@@ -206,8 +221,6 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All files of facts that were read over the shipped ones, weakest first."""
     no_network_plugin: bool = False
     """Whether RCCL's network plugin is left out: the user said so, or installs outside of the base image."""
-    no_content_check: bool = False
-    """Whether releases are chosen without a look at the content of their wheels."""
     excluded: tuple[ExcludedFile, ...] = ()
     """Files that do not fit, as a complete reading after an earlier resolution has shown."""
     dated: bool = False
@@ -353,8 +366,8 @@ class Resolution(
     """Descriptions of the distributions that are not locked, because their metadata could not be read."""
     indexes: tuple[Url, ...] = ()
     """The indexes of the user other than PyPI, in order of preference, if it leaves distributions to pip."""
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    notes: tuple[Notice, ...] = ()
+    warnings: tuple[Notice, ...] = ()
 
     def pick(self, name: str) -> Distribution | None:
         """Return the pick of this name."""
@@ -432,7 +445,7 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", ta
     target: Target
     core: tuple[CoreItem, ...]
     suggestions: tuple[Suggestion, ...]
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Notice, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Conflict for {_described(self.target)}: {_first([item.text for item in self.core], '; ')}>"

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from builders.audit import LibraryProvider
     from builders.index import Index
     from builders.recipes import Program
-    from builders.wheels.labelling import PinStyle
     from resolver.facts.catalog import Catalog
     from resolver.model import Distribution, Resolution
 
@@ -175,7 +174,6 @@ class Task(msgspec.Struct, frozen=True, dict=True):
     """Oldest C++ standard that the headers of torch compile with, if known."""
     other_recipes: tuple[Recipe, ...] = ()
     """All recipes of the package, to name the one that fits the source."""
-    pin_style: PinStyle = "exact"
     requires: tuple[Task, ...] = ()
     """Those whose wheels are installed for this task."""
     pip_rocm: str = ""
@@ -272,8 +270,6 @@ class Task(msgspec.Struct, frozen=True, dict=True):
             inputs["cxx_standard"] = self.least_standard  # it decides which compiler of the image is used
         if pins := self._pinned_at_run_time:
             inputs["run_requires"] = pins
-        if self.pin_style != "exact":
-            inputs["pinning"] = self.pin_style
         if self.requires:
             inputs["requires"] = {task.pick.name: task.build_key for task in self.requires}
         return inputs
@@ -298,8 +294,6 @@ def plan(
     index: Index,
     build_host: BuildHost,
     names: Sequence[str] = (),
-    *,
-    pin_style: PinStyle = "exact",
 ) -> list[Task]:
     """Return a task for each of `names` in a lock, all if empty, and for what they need, in install order."""
     picks = _with_build_requirements(resolution, names)
@@ -319,7 +313,6 @@ def plan(
             patches=patches_of(pick, catalog),
             cxx_standard=torch_row.cxx_standard if torch_row else "",
             other_recipes=tuple(row for row in catalog.recipe if row.package == pick.name),
-            pin_style=pin_style,
             requires=tuple(tasks[name] for name in _build_requirements(resolution, pick) if name in tasks),
             pip_rocm=_pip_rocm(resolution, torch_row),
         )

@@ -253,7 +253,6 @@ class _Build(msgspec.Struct, frozen=True):
                 platform=platform,
                 build_number=number,
                 pins=pins,
-                pin_style=task.pin_style,
                 sboms=sboms,
             )
             labelled = label_wheel(wheel, labels, self.work / "labelled")

@@ -29,12 +29,13 @@ KILLED = "killed"
 """Id of the failure of a build of which a process was killed by someone else."""
 _NO_LINE = 10**12  # sorts failures without a line last
 _SHOWN_LINES = 3
-_SHOWN_CAUSES = (
-    3  # in the message of a failed build, where the first is nearly always the cause; similar ones
-)
+_SHOWN_CAUSES = 3  # in the message of a failed build, where the first is nearly always the cause
 _KEPT_LINES = 3  # lines kept per pattern: the first ones are the cause, the others follow from them
 _KEPT_ERRORS = 50  # lines kept that may be errors; most are known, or follow from a known one
-_UNEXPLAINED = rf"{ERROR}|(?i:\bfatal:)|NCCL WARN|Invalid argument|Segmentation fault|\(core dumped\)"
+_FATAL = (
+    r"(?i:\bfatal:)|NCCL WARN|Invalid argument|\(core dumped\)|\(exitcode: |\[ ?ERROR ?\]|\.sh: line \d+: "
+)
+_UNEXPLAINED = f"{ERROR}|{_FATAL}"
 _LOG_NAME = re.compile(r"\.(log|out|err|[oe]\d+)(\.\d+)?$")
 _WORD = re.compile(r"[a-z]{3,}")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -245,15 +246,11 @@ def judge(
     hidden = {name for row in applying for name in row.hides}
     left = [row for row in applying if row.id not in hidden]
     left = [row for row in left if not row.general] or left
-    first = {row.id: min(numbers[row.id], default=_NO_LINE) for row in left}
-    left.sort(key=lambda row: (-_conditions(row), first[row.id]))
-    findings: list[Finding] = []
-    reported: set[int] = set()
+    left.sort(key=lambda row: (-_conditions(row), min(numbers[row.id], default=_NO_LINE)))
+    chosen: dict[int | str, Failure] = {}  # by the first line
     for row in left:
-        if first[row.id] not in reported:
-            findings.append(_finding(row, lines[row.id]))
-            reported |= {first[row.id]} - {_NO_LINE}
-    return findings
+        chosen.setdefault(min(numbers[row.id]) if numbers[row.id] else row.id, row)
+    return [_finding(row, lines[row.id]) for row in chosen.values()]
 
 
 def _lines(row: Failure, seen: Mapping[str, Sequence[Sighting]]) -> list[Sighting]:

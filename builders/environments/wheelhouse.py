@@ -449,7 +449,7 @@ def check_of(
 
 def judge_fetched(pick: Distribution, path: Path, lock: Resolution) -> Finding | None:
     """Read a fetched wheel completely; return a finding if it does not fit the target of its lock."""
-    if lock.target.backend != "rocm" or lock.request.no_content_check or path.suffix != ".whl":
+    if lock.target.backend != "rocm" or path.suffix != ".whl":
         return None
     content = _content_of(path, pick.files[0].sha256)
     judgement = judged(content, lock.target.gfx, lock.target.rocm or "") if content else None

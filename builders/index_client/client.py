@@ -151,11 +151,11 @@ class IndexClient:
         name = normalize_name(name)
         return self._projects.get(name, lambda: self._load_project(name))
 
-    def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
+    def metadata(self, files: Sequence[File]) -> Metadata | None:
         """Return the metadata of a release; see `resolver.indexes.PackageIndexes`."""
         for file in _candidates(files):
             metadata = self._metadata.get(file.url, lambda file=file: self._load_metadata(file))  # type: ignore[misc]
-            if metadata is not None and (allow_dynamic or not metadata.dynamic):
+            if metadata is not None:
                 return metadata
         return None
 

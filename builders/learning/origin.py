@@ -213,7 +213,7 @@ def _of_project(
     release, file = _newest_sdist(releases, project, text)
     pin = Sdist(file.name, file.sha256)
     archive = fetch_sdist(project.name, pin, url=file.url, offline=offline, mirrors=mirrors)
-    metadata = indexes.metadata([file], allow_dynamic=True)
+    metadata = indexes.metadata([file])
     with _unpacked(archive) as top:
         facts = _with_metadata(learn_source(top), release.version, metadata, requirement.name)
     status: Status = "observed" if metadata and not metadata.dynamic else "inferred"

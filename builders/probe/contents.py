@@ -35,7 +35,7 @@ def judge_contents(
     findings already. The others are read completely. Without a lock, only the need of CUDA can be judged.
     `exclude` is called with a distribution of the lock that does not fit, and with the evidence.
     """
-    if lock is not None and (lock.target.backend != "rocm" or lock.request.no_content_check):
+    if lock is not None and lock.target.backend != "rocm":
         return
     picks = {normalize_name(pick.name): pick for pick in lock.distributions} if lock else {}
     installed = {name: dist.version for name, dist in reply.installed.items()}

@@ -2,8 +2,7 @@
 
 An extension is compiled against one torch: another minor release, or the same release for another ROCm, has
 different symbols. So the metadata requires ``torch==2.9.1+rocm6.4`` whatever the source requires, and pip
-rejects any other torch. The pin is metadata only: uv can override it, pip skips it with ``--no-deps``, and
-another `PinStyle` makes it weaker.
+rejects any other torch. The pin is metadata only: uv can override it, and pip skips it with ``--no-deps``.
 
 Aliases are wheels that only require another distribution, which has the same modules.
 """
@@ -14,7 +13,7 @@ import hashlib
 import zipfile
 from collections import deque
 from email.parser import HeaderParser
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from resolver.model import Distribution, Resolution
 
 
-PinStyle = Literal["exact", "release", "none"]
 """``exact``: the pin includes the local label; ``release``: any build of that release fits (PEP 440:
 ``==2.9.1`` also accepts ``2.9.1+rocm6.4``); ``none``: the requirements of the source stay."""
 
@@ -85,7 +83,6 @@ class Labels(msgspec.Struct, frozen=True, kw_only=True):
     """Build tag (PEP 427) that distinguishes a rebuild from the previous wheel."""
     pins: tuple[Pin, ...] = ()
     """Distributions to require in the version that the wheel was built against (`runtime_pins`)."""
-    pin_style: PinStyle = "exact"
     sboms: Mapping[str, bytes] = {}
     """The content of each document in ``.dist-info/sboms`` (PEP 770), by file name."""
 
@@ -123,16 +120,16 @@ def runtime_pins(
 
 
 def pin_requirements(
-    requirements: Sequence[str], pins: Iterable[Pin], pin_style: PinStyle = "exact"
+    requirements: Sequence[str], pins: Iterable[Pin]
 ) -> tuple[tuple[str, ...], tuple[RequirementChange, ...]]:
     """Pin the requirements of a wheel, with extras and markers, and drop those on CUDA distributions."""
-    pins = () if pin_style == "none" else tuple(pins)
+    pins = tuple(pins)
     by_name = {name: pin for pin in reversed(pins) for name in (pin.name, *pin.replaces)}
     written: list[str] = []
     changes: list[RequirementChange] = []
     unconditional: set[str] = set()
     for text in requirements:
-        after, why = _pin(text, by_name, pin_style)
+        after, why = _pin(text, by_name)
         if why:
             changes.append(RequirementChange(text, after, why))
         if after and not (why and after in written):
@@ -143,12 +140,12 @@ def pin_requirements(
     why = "built against it, although the source does not declare it"
     for pin in pins:
         if pin.always and pin.name not in unconditional:
-            written.append(f"{pin.name}=={_pinned_version(pin, pin_style)}")
+            written.append(f"{pin.name}=={Version(pin.version)}")
             changes.append(RequirementChange("", written[-1], why))
     return tuple(written), tuple(changes)
 
 
-def _pin(text: str, pins: Mapping[str, Pin], pin_style: PinStyle) -> tuple[str, str]:
+def _pin(text: str, pins: Mapping[str, Pin]) -> tuple[str, str]:
     """Return the requirement after pinning, and the reason; no reason if it is unchanged."""
     requirement = _parse(text)
     if requirement is None:
@@ -159,7 +156,7 @@ def _pin(text: str, pins: Mapping[str, Pin], pin_style: PinStyle) -> tuple[str, 
     pin = pins.get(name)
     if pin is None:
         return text, ""
-    version = _pinned_version(pin, pin_style)
+    version = str(Version(pin.version))
     pinned = Requirement(requirement.name if name == pin.name else pin.name)
     pinned.extras, pinned.marker = requirement.extras, requirement.marker
     pinned.specifier = SpecifierSet(f"=={version}")
@@ -172,11 +169,6 @@ def _pin(text: str, pins: Mapping[str, Pin], pin_style: PinStyle) -> tuple[str, 
     else:
         why = "built against it"
     return str(pinned), why
-
-
-def _pinned_version(pin: Pin, pin_style: PinStyle) -> str:
-    version = Version(pin.version)
-    return version.public if pin_style == "release" else str(version)
 
 
 def _parse(text: str) -> Requirement | None:
@@ -325,7 +317,7 @@ class _Relabelling:
         if own.public != self._version.public:
             self._notes.append(f"The source has version {version}; the wheel gets version {self._version}.")
         old = headers.get("requires-dist", [])
-        pinned, self._changes = pin_requirements(old, self._labels.pins, self._labels.pin_style)
+        pinned, self._changes = pin_requirements(old, self._labels.pins)
         changes = {"Version": [str(self._version)], "Requires-Dist": list(pinned)}
         format_version = "".join(headers.get("metadata-version", [])[:1])
         if len(pinned) > len(old) and format_version < _FIRST_WITH_REQUIRES:

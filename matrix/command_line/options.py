@@ -60,9 +60,6 @@ def add_target_options(parser: argparse.ArgumentParser, *, resolves: bool = True
     group.add_argument("--rocm", metavar="SPEC", type=nonempty, help="ROCm, such as 6.2 or '>=6.2,<6.5'")
     group.add_argument("--python", metavar="SPEC", type=nonempty, help="Python, such as 3.12")
     group.add_argument(
-        "--support", choices=("documented", "observed", "any"), help="weakest facts to rely on (default: any)"
-    )
-    group.add_argument(
         "--prefer",
         choices=("advised", "newest", "proven", "oldest"),
         help="which of several solutions to choose; advised (default): as the site advises, then newest",
@@ -78,11 +75,6 @@ def add_target_options(parser: argparse.ArgumentParser, *, resolves: bool = True
         "--no-network-plugin",
         action="store_true",
         help="leave out RCCL's network plugin at sites with Slingshot: on several nodes RCCL then uses TCP",
-    )
-    group.add_argument(
-        "--no-content-check",
-        action="store_true",
-        help="do not read what the wheels of package indexes contain: they may need CUDA or another ROCm",
     )
 
 
@@ -341,13 +333,6 @@ def add_build_host_options(parser: argparse.ArgumentParser) -> None:
 def add_wheel_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that decide how wheels are built: build host, and how they pin torch."""
     add_build_host_options(parser)
-    parser.add_argument(
-        "--torch-pin",
-        choices=("exact", "release", "none"),
-        default="exact",
-        help="torch that the wheels require: exactly the build they are compiled against (default), any "
-        "build of that release, or the versions that their source requires",
-    )
 
 
 def add_ops(parser: argparse.ArgumentParser) -> None:

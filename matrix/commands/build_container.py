@@ -18,7 +18,7 @@ from builders.containers.image import with_cached_digest
 from builders.findings import Finding
 from builders.index import Index
 from builders.machine.process import output_of
-from builders.scheduling.slurm import partition_of
+from builders.scheduling.slurm import Slurm, partition_of
 from builders.storage.files import cached_file
 from builders.storage.lease import exclusive_lock
 from matrix.api import package_indexes, write_lock
@@ -35,12 +35,10 @@ from matrix.building.container import (
     space_of,
 )
 from matrix.building.planning import (
-    EXECUTORS,
     add_batch_options,
     attach,
     cancel,
     check_batch_options,
-    executor_of,
 )
 from matrix.command_line.options import (
     add_format,
@@ -86,7 +84,6 @@ if TYPE_CHECKING:
 
     from builders.building.expected_time import Resources
     from builders.building.plan import Task
-    from builders.scheduling.batch import BatchSystem
     from matrix.command_line.context import Context
     from matrix.consumers.shared.installation import Installation, WrittenFile
     from resolver.facts.catalog import Catalog
@@ -158,8 +155,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_ops(parser)
     parser.add_argument(
         "--executor",
-        choices=("local", *EXECUTORS),
-        help="where wheels are built: on this machine, in Slurm jobs, or with HyperQueue (hq); default: in "
+        choices=("local", "slurm"),
+        help="where wheels are built: on this machine or in Slurm jobs; default: in "
         "Slurm jobs on a login node of a site whose partitions are known, else on this machine",
     )
     add_limits(parser, offline=False)
@@ -175,7 +172,7 @@ def execute(context: Context) -> int:
     """Run the command."""
     work = _Work(context)
     if context.args.cancel:
-        return cancel(executor_of(work.index, work.context), work.context)
+        return cancel(Slurm(work.index, work.console), work.context)
     work.container.check()
     if context.args.dry_run:
         return work.plan_only()
@@ -371,7 +368,7 @@ class _Work:
 
     def _build(self, tasks: Sequence[Task]) -> int:
         context, console = self._of_lock, self.console
-        executor = self._executor()
+        executor = None if self._executor_name == "local" else Slurm(self.index, self.console)
         if executor is not None and (context.args.attach or executor.current_run() is not None):
             console.info("Following the jobs of an earlier command.")
             if code := build_wheels.record(attach(executor, context), self.wheels, self.index, context):
@@ -388,10 +385,6 @@ class _Work:
         if not code:
             self._done("build-wheels", build_wheels.answer(self.wheels))
         return code
-
-    def _executor(self) -> BatchSystem | None:
-        name = self._executor_name
-        return None if name == "local" else EXECUTORS[name](self.index, self.console)
 
     @property
     def _executor_name(self) -> str:
@@ -597,9 +590,8 @@ class _Work:
                 self.steps[name].state = "up to date"
 
     def _where_built(self) -> str:
-        name = self._executor_name
-        if name != "slurm":
-            return "on this machine" if name == "local" else "with HyperQueue"
+        if self._executor_name == "local":
+            return "on this machine"
         row = partition_of(self._catalog, self.lock.target.site, self.context.args.partition)
         partition = self.context.args.partition or (row.name if row else "")
         account = self.context.settings.account or os.environ.get("SBATCH_ACCOUNT", "")
@@ -641,7 +633,7 @@ class _Work:
 
     def _lacks_of_slurm(self) -> Iterator[MatrixError]:
         try:
-            EXECUTORS["slurm"](self.index, self.console).require("Nothing was started.")
+            Slurm(self.index, self.console).require("Nothing was started.")
         except EnvironmentLacksError as error:
             yield EnvironmentLacksError(error.message, hint=f"{error.hint} {_LOCAL_HINT}")
         else:

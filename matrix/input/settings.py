@@ -54,11 +54,9 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     rocm: str | None = None
     python: str | None = None
     base_image: str | None = None
-    support: Literal["documented", "observed", "any"] | None = None
     prefer: Literal["advised", "newest", "proven", "oldest"] | None = None
     no_prebuilt: bool = False
     no_network_plugin: bool = False
-    no_content_check: bool = False
     ops: list[str] = []
     """Ops to compile instead of those of a recipe, such as ``deepspeed:fused_adam,cpu_adam``."""
     catalog: list[str] = []

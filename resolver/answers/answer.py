@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from resolver.compiling.choices import Pick
 from resolver.indexes import InstalledFiles
-from resolver.model import Fact
+from resolver.model import Fact, Notice
 from resolver.solving.reading import override_hint
 from resolver.solving.search import is_required
 from resolver.solving.states import Decided
@@ -45,9 +45,12 @@ class Answer(Part):
         return list(self._added())
 
     @cached_property
-    def rules(self) -> dict[str, list[Fact]]:
-        """The catalog's rules that tie a pick to ROCm, and those that require it because of ROCm, by name."""
-        rules: dict[str, list[Fact]] = {}
+    def rules(self) -> dict[str, list[tuple[str, Fact]]]:
+        """The catalog's rules that tie a pick to ROCm, and those that require it because of ROCm, by name.
+
+        Each is with the name of the distribution that it is about.
+        """
+        rules: dict[str, list[tuple[str, Fact]]] = {}
         for pick in self.picks:
             for row in self.world.rows_of(pick.name):
                 names = {pick.name} if row.on == "rocm" and not row.when_present else set()
@@ -56,7 +59,7 @@ class Answer(Part):
                     versions = join_words([text.removeprefix("==") for text in row.versions])
                     fact = Fact.of(row, f"{pick.name} {pick.version} requires {row.on} {versions}")
                     for name in names:
-                        rules.setdefault(name, []).append(fact)
+                        rules.setdefault(name, []).append((pick.name, fact))
         return rules
 
     def _added(self) -> Iterator[Pick]:
@@ -91,7 +94,7 @@ class Answer(Part):
         """The chosen Python with its glibc."""
         return self.world.environment()
 
-    def extras_for_rocm(self) -> Iterator[str]:
+    def extras_for_rocm(self) -> Iterator[Notice]:
         """Yield a sentence for each requested project with extras for ROCm, none of which is requested.
 
         What a project of the catalog needs for ROCm is in the catalog and in the solution.
@@ -103,35 +106,39 @@ class Answer(Part):
             extras = [one for one in metadata.extras if _ROCM_EXTRA.search(one)] if metadata else []
             if extras and not {*extras} & {*pick.extras}:
                 listed = join_words([f"{pick.name}[{extra}]" for extra in sorted(extras)], most=6)
-                yield f"{pick.name} {pick.version} has extras for AMD GPUs, not requested here: {listed}."
+                text = f"{pick.name} {pick.version} has extras for AMD GPUs, not requested here: {listed}."
+                yield Notice("extras-for-rocm", pick.name, text)
 
-    def replaced_for_cuda(self) -> Iterator[str]:
+    def replaced_for_cuda(self) -> Iterator[Notice]:
         """Yield a sentence for each pick that was chosen because a newer release requires CUDA."""
         for pick in self.picks:
             newer, required = self._requirements.needing_cuda.get(pick.name, (pick.version, ""))
             if version_key(newer) > version_key(pick.version):
-                yield (
+                text = (
                     f"{pick.name} {pick.version} was chosen because newer releases, such as {newer}, require "
                     f"{required}, which is for CUDA. {override_hint(pick.name, required)}"
                 )
+                yield Notice("newer-needs-cuda", pick.name, text)
 
-    def passed_for_content(self) -> Iterator[str]:
+    def passed_for_content(self) -> Iterator[Notice]:
         """Yield a sentence for each pick that was chosen because of what a newer release contains."""
         rocm = self.version_of("rocm")
         for pick in self.picks:
             passed = self.contents.passed(pick, rocm)
             if passed:
-                yield f"{pick.name} {pick.version} was chosen because {passed}."
+                text = f"{pick.name} {pick.version} was chosen because {passed}."
+                yield Notice("newer-does-not-fit", pick.name, text)
 
-    def passed_for_wheels(self) -> Iterator[str]:
+    def passed_for_wheels(self) -> Iterator[Notice]:
         """Yield a sentence for each pick that was chosen because a newer release has no wheel."""
         for pick in self.picks:
             newer = self.projects.states[pick.name].passed
             if newer and version_key(newer) > version_key(pick.version):
-                yield (
+                text = (
                     f"{pick.name} {pick.version} was chosen because {newer} has no wheel for "
                     f"{self.environment}. To build it, require {pick.name}=={newer}."
                 )
+                yield Notice("newer-has-no-wheel", pick.name, text)
 
     def files_of(self, name: str) -> tuple[File, ...]:
         """Return the files of a distribution of the catalog in the solution; empty if no index has them."""
@@ -174,8 +181,8 @@ class Answer(Part):
         read = {wheel.sha256 for wheel in self.catalog.wheel.values() if wheel.package == pick.name}
         return not row.is_of_wheel or any(not file.sha256 or file.sha256 in read for file in pick.files)
 
-    def lacking(self) -> Iterator[str]:
-        """Yield a sentence for each required extra that the metadata of its distribution does not have."""
+    def lacking(self) -> Iterator[Notice]:
+        """Yield a warning for each required extra that the metadata of its distribution does not have."""
         for (number, mask), decided in self._requirements.decided.items():
             if self.search.domains[number] == mask:
                 yield from dict.fromkeys(decided.lacking)

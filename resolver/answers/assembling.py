@@ -10,7 +10,7 @@ from msgspec.structs import astuple, replace
 from resolver.answers.resolution import generations, with_labels, without_cycles
 from resolver.compiling.clauses import REQUEST
 from resolver.compiling.names import near_names
-from resolver.model import STATUS_RANK, Distribution, Edge, Fact
+from resolver.model import STATUS_RANK, Distribution, Edge, Fact, Notice
 from resolver.requirements import TRITON_NAMES
 from resolver.versions import join_words
 
@@ -44,7 +44,10 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
             index=pick.files[0].index if pick.files else "",
             files=pick.files,
             extras=pick.extras,
-            facts=(*_facts(pick, required_by.get(pick.name, ())), *answer.rules.get(pick.name, ())),
+            facts=(
+                *_facts(pick, required_by.get(pick.name, ())),
+                *(fact for _, fact in answer.rules.get(pick.name, ())),
+            ),
             content=answer.contents.judgement_of(pick.files[0]) if pick.files else None,
         )
         for pick in sorted(answer.picks)
@@ -68,11 +71,12 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
     without_metadata = [pick for pick in distributions if pick.git and not pick.files]
     unread_names = [pick.name for pick in without_metadata]
     notes = [*resolution.notes, *([_known_after_build(unread_names)] if unread_names else [])]
-    ignored = [
-        f"{pick.name} is built from a git commit, so the requirements of its extra {extra!r} are not locked."
-        for pick in without_metadata
-        for extra in pick.extras
-    ]
+    ignored = []
+    for pick in without_metadata:
+        built = f"{pick.name} is built from a git commit"
+        for extra in pick.extras:
+            text = f"{built}, so the requirements of its extra {extra!r} are not locked."
+            ignored.append(Notice("extra-not-locked", pick.name, text))
     return replace(
         resolution,
         picks=(*platform, *distributions),
@@ -84,54 +88,54 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
             *resolution.warnings,
             *ignored,
             *_warnings(answer),
-            *_contents(added, answer),
+            *_contents(added),
             *_confusions(distributions, answer),
             *near_names(answer.catalog, _only_requested(answer, required_by), answer.world.asked.keys()),
         ),
     )
 
 
-def _known_after_build(names: Sequence[str]) -> str:
+def _known_after_build(names: Sequence[str]) -> Notice:
     source = "is built from a git commit" if len(names) == 1 else "are built from git commits"
     known = (
         "Requirements that the catalog does not list are known only after the build; `matrix env` names them."
     )
-    return f"{join_words(names, joiner='and')} {source}. {known}"
+    return Notice("known-after-build", "", f"{join_words(names, joiner='and')} {source}. {known}")
 
 
-def _exclusions(request: Request) -> Iterator[str]:
+def _exclusions(request: Request) -> Iterator[Notice]:
     for one in request.excluded:
-        yield (
+        text = (
             f"{one.name} {one.version} is excluded, as in the earlier lock, because its file does not fit: "
             f"it {one.evidence}."
         )
+        yield Notice("file-excluded", one.name, text)
 
 
-def _contents(picks: Sequence[Distribution], answer: Answer) -> Iterator[str]:
-    if answer.request.target.backend == "rocm" and answer.request.no_content_check:
-        yield "What the wheels contain was not checked, so they may need CUDA or another ROCm."
+def _contents(picks: Sequence[Distribution]) -> Iterator[Notice]:
     unknown: dict[str, list[str]] = {}
     for pick in picks:
         if pick.content and pick.content.state == "not-judged":
             unknown.setdefault(pick.content.evidence, []).append(pick.name)
         elif pick.content and pick.content.on_cpu:
-            yield f"{pick} runs on the CPU: {pick.content.evidence}."
+            yield Notice("runs-on-cpu", pick.name, f"{pick} runs on the CPU: {pick.content.evidence}.")
     if unknown:
         reasons = [f"{', '.join(names)} ({why})" for why, names in unknown.items()]
-        yield f"Not judged: {'; '.join(reasons)}."
+        yield Notice("content-not-judged", "", f"Not judged: {'; '.join(reasons)}.")
 
 
-def _confusions(picks: Iterable[Distribution], answer: Answer) -> Iterator[str]:
+def _confusions(picks: Iterable[Distribution], answer: Answer) -> Iterator[Notice]:
     """Warn about distributions whose name may mean another project on an earlier index."""
     for pick in picks:
         index = pick.files[0].index if pick.files else ""
         bound = pick.index and pick.index != index
         if pick.origin == "published" and not bound and (earlier := answer.index.earlier(pick.name, index)):
-            yield (
+            text = (
                 f"{pick} comes from {index}, and {earlier} also has a project {pick.name}. As in pip, the "
                 "highest version of all indexes was chosen. If they are different projects, require "
                 f"{pick.name}<{pick.version}, or remove the index."
             )
+            yield Notice("two-indexes", pick.name, text)
 
 
 def _only_requested(answer: Answer, required_by: Mapping[str, object]) -> list[str]:
@@ -205,29 +209,32 @@ def _facts(pick: Pick, required_by: Sequence[Fact]) -> Iterator[Fact]:
 
 def _support(pick: Pick, answer: Answer) -> Status:
     """Return the weakest status of what is known about a pick itself."""
-    own = (fact.status for fact in answer.rules.get(pick.name, ()) if fact.text.startswith(f"{pick.name} "))
+    own = (fact.status for subject, fact in answer.rules.get(pick.name, ()) if subject == pick.name)
     return min([pick.support, *own], key=STATUS_RANK.__getitem__)
 
 
-def _warnings(answer: Answer) -> Iterator[str]:
+def _warnings(answer: Answer) -> Iterator[Notice]:
     for pick in sorted(answer.picks):
         if answer.needs_newer_patch(pick):
             needed = f"{pick.name} {pick.version} requires Python {pick.files[0].requires_python}"
-            yield f"{needed}, so some patch releases of the Python in the lock cannot install it."
+            text = f"{needed}, so some patch releases of the Python in the lock cannot install it."
+            yield Notice("needs-newer-patch", pick.name, text)
         if pick.support == "inferred":
-            yield (
+            text = (
                 f"{pick.name} {pick.version} has no wheel for {answer.environment}, and a build may change "
                 "the metadata of its sdist. The requirements in its PKG-INFO were used."
             )
+            yield Notice("metadata-of-sdist", pick.name, text)
     unread = answer.unread()
     if unread:
         names, reason = sorted(unread), next(iter(unread.values()))
         what = f"The requirements of {join_words(names, joiner='and')} are not locked: {reason.rstrip('.')}."
-        yield f"{what} To lock them, run `matrix resolve` with network access."
+        text = f"{what} To lock them, run `matrix resolve` with network access."
+        yield Notice("metadata-unread", "", text)
     yield from answer.lacking()
     yield from answer.extras_for_rocm()
     yield from answer.replaced_for_cuda()
     yield from answer.passed_for_wheels()
     yield from answer.passed_for_content()
     for release, problem in answer.skipped.items():
-        yield f"{release} was skipped: it {problem}."
+        yield Notice("skipped", release, f"{release} was skipped: it {problem}.")

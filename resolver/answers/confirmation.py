@@ -243,7 +243,6 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", str, str]):
     def _metadata(self, name: str) -> Metadata | None:
         if not self._answer.was_read(name):
             return None
-        is_built = False
         if name in self._picks:
             files = self._answer.files_read(name)
         else:
@@ -251,9 +250,8 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", str, str]):
             if candidate is None or candidate.kind != "distribution":
                 return None
             files = self._answer.files_of(name)
-            is_built = candidate.origin == "build"
         try:
-            return self._answer.index.requirements(files, is_built=is_built) if files else None
+            return self._answer.index.requirements(files) if files else None
         except (EnvironmentLacksError, SourceError):
             return None
 

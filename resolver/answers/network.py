@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from resolver.compiling.distributions import PYTORCH
 from resolver.compiling.known_bad import broken_combinations
-from resolver.model import NETWORK_PLUGIN, Distribution, Fact, Request, Resolution
+from resolver.model import NETWORK_PLUGIN, Distribution, Fact, Notice, Request, Resolution
 from resolver.requirements import parse_requirement
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ def with_network_plugin(catalog: Catalog, request: Request, answer: Resolution, 
         reason = f"is chosen only with a base image (--base-image), or if {NETWORK_PLUGIN} is required"
         if request.no_network_plugin:
             reason = "is left out (--no-network-plugin, or --for a tool that uses no container)"
-        return replace(answer, notes=(*answer.notes, f"RCCL's network plugin {reason}. Without one, {_TCP}."))
+        text = f"RCCL's network plugin {reason}. Without one, {_TCP}."
+        return replace(answer, notes=(*answer.notes, Notice("no-network-plugin", NETWORK_PLUGIN, text)))
     refused = ""
     if image.network_plugin:
         refused = " ".join(_problems(catalog, answer, image, "refuse"))
@@ -65,7 +66,8 @@ def with_network_plugin(catalog: Catalog, request: Request, answer: Resolution, 
     return _warned(answer, *([refused] if refused else []), text)
 
 
-def _warned(answer: Resolution, *warnings: str) -> Resolution:
+def _warned(answer: Resolution, *texts: str) -> Resolution:
+    warnings = (Notice("network-plugin", NETWORK_PLUGIN, text) for text in texts)
     return replace(answer, warnings=(*answer.warnings, *warnings))
 
 
@@ -130,7 +132,8 @@ def _built(catalog: Catalog, request: Request, answer: Resolution, solve: Solve)
         replace(pick, facts=(*pick.facts, reason)) if pick.name == NETWORK_PLUGIN else pick
         for pick in found.picks
     )
-    note = f"{text}: {NETWORK_PLUGIN} is built. --no-network-plugin leaves it out."
+    text = f"{text}: {NETWORK_PLUGIN} is built. --no-network-plugin leaves it out."
+    note = Notice("network-plugin-built", NETWORK_PLUGIN, text)
     return replace(found, request=request, picks=tuple(picks), notes=(*found.notes, note))
 
 

@@ -121,7 +121,7 @@ def request_of_set(catalog: Catalog, row: ProvenSet) -> Request:
         base_image=row.picks.get("base-image"),
     )
     requirements = tuple(Requirement(name, None, name) for name in row.picks if name != "base-image")
-    return Request(target, requirements, support="observed")
+    return Request(target, requirements)
 
 
 def judge(catalog: Catalog, row: ProvenSet) -> ProvenVerdict:

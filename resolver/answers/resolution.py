@@ -27,6 +27,7 @@ from resolver.model import (
     DriverWindow,
     Edge,
     Fact,
+    Notice,
     Resolution,
 )
 from resolver.requirements import required_name
@@ -46,12 +47,14 @@ _OLD = timedelta(days=730)
 """A release is old if the newest one came so much later."""
 _EXPECTED = {"rocm": "ROCm", "torch": "torch", "gfx": "GPU architectures"}
 """What limits a distribution for GPUs, and its name in warnings."""
+FROM_PROVEN_SET = "from-proven-set"
+"""The id of the note that names the proven set of all versions."""
 _SHOWN = [name for name in PLATFORM if name not in {"backend", "gfx"}]
 
 
 def preferred_solution(
     catalog: Catalog, request: Request, session: Session
-) -> tuple[Solution | None, list[str]]:
+) -> tuple[Solution | None, list[Notice]]:
     """Return the preferred solution, and notes about it."""
     if request.prefer != "proven":
         return session.solve(), []
@@ -60,12 +63,13 @@ def preferred_solution(
     names = {requirement.name for requirement in request.requirements}
     solution, proven = solve_proven(session, catalog.proven_at(request.target.site), names)
     if proven:
-        return solution, [f"All versions are from the proven set {proven.id} ({proven.source})."]
+        text = f"All versions are from the proven set {proven.id} ({proven.source})."
+        return solution, [Notice(FROM_PROVEN_SET, proven.id, text)]
     return solution, []
 
 
 def resolution_of(
-    catalog: Catalog, request: Request, problem: Problem, solution: Solution, notes: Sequence[str]
+    catalog: Catalog, request: Request, problem: Problem, solution: Solution, notes: Sequence[Notice]
 ) -> Resolution:
     """Convert a solution of the catalog's problem to a resolution."""
     candidates = {name: problem.variables[name].candidate(bit) for name, bit in solution.items()}
@@ -74,43 +78,16 @@ def resolution_of(
     picks = [pick_of(problem, solution, name) for name in shown]
     versions = {pick.name: pick.version for pick in picks}
     edges = edges_of(list(candidates.values()), problem.relations)
+    image = catalog.image.get(versions.get("base-image", ""))
     warnings = []
     if request.prefer == "proven" and not notes:
-        warnings.append("No proven set fits this request; the newest versions were chosen.")
-    if request.target.backend == "rocm" and "kernel-driver" not in solution:
-        warnings.append("The kernel driver of this target is not known, so ROCm was not checked against it.")
-    image = catalog.image.get(versions.get("base-image", ""))
-    if image and not image.glibc:
-        warnings.append(f"The glibc of {image.name} is not known, so no wheel was checked against it.")
-    for pick in picks:
-        if pick.verdict == "at-own-risk":
-            reasons = _reasons(problem, solution, pick.name)
-            risk = next(row.fact.text for relation, row in reasons if _is_risk(relation, row, pick.name))
-            warnings.append(f"{pick.name} {pick.version} is at your own risk: {risk}.")
-    warnings += preinstalled_warnings(catalog, request, problem, solution)
-    warnings += known_bad_warnings(catalog, request.target, versions)
-    for name in shown:
-        warnings += _not_known(catalog, request.target, candidates[name])
-    warnings += [
-        f"{candidate} is not in the catalog, so it has the facts of {candidate.inferred_from} (inferred)."
-        for name in shown
-        if (candidate := candidates[name]).inferred_from
-    ]
-    warnings += _age_warning(catalog, request, [candidates[name] for name in shown])
-    image = catalog.image.get(versions.get("base-image", ""))
-    if image and not image.mpi:
-        builds = [candidate for candidate in candidates.values() if candidate.recipe and candidate.recipe.mpi]
-        warnings += [
-            f"{candidate} is compiled against the MPI of {image.name}, which is not known. "
-            "Check that the image has mpicc."
-            for candidate in builds
-        ]
+        text = "No proven set fits this request; the newest versions were chosen."
+        warnings.append(Notice("no-proven-set", "", text))
+    warnings += _warnings(catalog, request, problem, solution, picks)
     picks = [_with_origin(pick, request, image) for pick in picks]
     picks = [_with_extras(pick, catalog, request) for pick in picks]
     advice = advice_for(catalog, request)
     picks = [_advised_pick(pick, advice[pick.name]) if pick.name in advice else pick for pick in picks]
-    if image and image.python and versions.get("python", image.python[0]) not in image.python:
-        warnings.append(_foreign_python(image, versions["python"]))
     window = window_of(catalog, request)
     notes = [*notes, *_torch_from_source(picks), *content_notes(catalog, request, picks, image)]
     return Resolution(
@@ -137,7 +114,59 @@ def resolution_of(
     )
 
 
-def _age_warning(catalog: Catalog, request: Request, candidates: Sequence[Candidate]) -> Iterator[str]:
+def _warnings(
+    catalog: Catalog, request: Request, problem: Problem, solution: Solution, picks: Sequence[Distribution]
+) -> Iterator[Notice]:
+    versions = {pick.name: pick.version for pick in picks}
+    candidates = {pick.name: problem.variables[pick.name].candidate(solution[pick.name]) for pick in picks}
+    if request.target.backend == "rocm" and "kernel-driver" not in solution:
+        text = "The kernel driver of this target is not known, so ROCm was not checked against it."
+        yield Notice("driver-unknown", "kernel-driver", text)
+    image = catalog.image.get(versions.get("base-image", ""))
+    if image and not image.glibc:
+        text = f"The glibc of {image.name} is not known, so no wheel was checked against it."
+        yield Notice("glibc-unknown", image.name, text)
+    for pick in picks:
+        if pick.verdict == "at-own-risk":
+            reasons = _reasons(problem, solution, pick.name)
+            risk = next(row.fact.text for relation, row in reasons if _is_risk(relation, row, pick.name))
+            text = f"{pick.name} {pick.version} is at your own risk: {risk}."
+            yield Notice("at-own-risk", pick.name, text)
+    yield from preinstalled_warnings(catalog, request, problem, solution)
+    yield from known_bad_warnings(catalog, request.target, versions)
+    for candidate in candidates.values():
+        yield from _not_known(catalog, request.target, candidate)
+    for candidate in candidates.values():
+        if candidate.inferred_from:
+            facts = f"the facts of {candidate.inferred_from} (inferred)"
+            text = f"{candidate} is not in the catalog, so it has {facts}."
+            yield Notice("inferred", candidate.name, text)
+    yield from _age_warning(catalog, request, [*candidates.values()])
+    if image:
+        yield from _image_warnings(image, problem, solution)
+
+
+def _image_warnings(image: Image, problem: Problem, solution: Solution) -> Iterator[Notice]:
+    candidates = (problem.variables[name].candidate(bit) for name, bit in solution.items())
+    for candidate in () if image.mpi else candidates:
+        if candidate.recipe and candidate.recipe.mpi:
+            text = (
+                f"{candidate} is compiled against the MPI of {image.name}, which is not known. "
+                "Check that the image has mpicc."
+            )
+            yield Notice("mpi-unknown", candidate.name, text)
+    version = problem.version(solution, "python")
+    if image.python and version and version not in image.python:
+        own = join_words(image.python, joiner="and")
+        text = (
+            f"The base image {image.name} has Python {own}, not {version}. Python {version} comes from "
+            "conda, as in containers of cotainr and tykky. To build for this Python, pass its prefix to "
+            "--python-from."
+        )
+        yield Notice("python-not-of-image", image.name, text)
+
+
+def _age_warning(catalog: Catalog, request: Request, candidates: Sequence[Candidate]) -> Iterator[Notice]:
     """Warn about releases that are much older than the newest of the day, unless the request asks for one."""
     asked = {item.name for item in (*request.requirements, *request.constraints) if item.specifier}
     asked |= {"rocm"} if request.target.base_image else set()
@@ -152,7 +181,8 @@ def _age_warning(catalog: Catalog, request: Request, candidates: Sequence[Candid
             text = f"{candidate} is from {day} (newest: {newest.version}, {newest.released})"
             old[candidate.name] = text if candidate.origin != "preinstalled" else ""
     if old and all(old.values()) and not asked & {*old} and request.prefer != "oldest":
-        yield f"This is an old combination: {'; '.join(old.values())}. `matrix explain` has the reasons."
+        text = f"This is an old combination: {'; '.join(old.values())}. `matrix explain` has the reasons."
+        yield Notice("old-combination", "", text)
 
 
 def _dated_rows(catalog: Catalog, request: Request, name: str) -> list[Torch | Rocm | Release]:
@@ -164,7 +194,7 @@ def _dated_rows(catalog: Catalog, request: Request, name: str) -> list[Torch | R
     return [row for row in catalog.releases_of(name) if backend in row.backend]
 
 
-def _not_known(catalog: Catalog, target: Target, candidate: Candidate) -> Iterator[str]:
+def _not_known(catalog: Catalog, target: Target, candidate: Candidate) -> Iterator[Notice]:
     """Yield a warning for each fact that the catalog has about other releases, but not about this one.
 
     A release for GPUs needs one about ROCm or torch. That nothing limits it is no evidence that it works.
@@ -189,13 +219,15 @@ def _not_known(catalog: Catalog, target: Target, candidate: Candidate) -> Iterat
     expected |= {"rocm"} if is_for_gpus and not known & {"rocm", "torch"} else set()
     for on, what in _EXPECTED.items():
         if on in expected - known:
-            yield f"Not known: which {what} {candidate} works with; the catalog has no fact about it."
+            text = f"Not known: which {what} {candidate} works with; the catalog has no fact about it."
+            yield Notice("fact-missing", candidate.name, text)
 
 
-def _torch_from_source(picks: Sequence[Distribution]) -> Iterator[str]:
+def _torch_from_source(picks: Sequence[Distribution]) -> Iterator[Notice]:
     torch = next((pick for pick in picks if pick.name == "torch" and pick.origin == "build"), None)
     if torch:
-        yield f"No published wheel of torch fits this request, so {torch} is compiled from source."
+        text = f"No published wheel of torch fits this request, so {torch} is compiled from source."
+        yield Notice("torch-from-source", "torch", text)
 
 
 def _with_origin(pick: Distribution, request: Request, image: Image | None) -> Distribution:
@@ -229,14 +261,6 @@ def _advised_pick(pick: Distribution, advice: SiteAdvice) -> Distribution:
     versions = join_words([text.removeprefix("==") for text in advice.versions])
     fact = Fact.of(advice, f"{advice.site} {advice.verb} {advice.on} {versions}")
     return replace(pick, facts=(*pick.facts, fact))
-
-
-def _foreign_python(image: Image, version: str) -> str:
-    own = join_words(image.python, joiner="and")
-    return (
-        f"The base image {image.name} has Python {own}, not {version}. Python {version} comes from conda, "
-        f"as in containers of cotainr and tykky. To build for this Python, pass its prefix to --python-from."
-    )
 
 
 def with_labels(target: Target, picks: Sequence[Distribution]) -> tuple[Distribution, ...]:

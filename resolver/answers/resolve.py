@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from resolver.answers.network import with_network_plugin
-from resolver.answers.resolution import preferred_solution, resolution_of
-from resolver.compiling import compile_facts, compile_problem, start_problem, state_request
+from resolver.answers.resolution import FROM_PROVEN_SET, preferred_solution, resolution_of
+from resolver.compiling import compile_problem, start_problem
 from resolver.compiling.names import for_rocm, named_by, wheels_for_rocm
-from resolver.compiling.problem_builder import ProblemBuilder, advice_for, is_advised, reachable
+from resolver.compiling.problem_builder import advice_for, is_advised, reachable
 from resolver.errors import MatrixError
 from resolver.facts.catalog import closed_names, is_elsewhere
-from resolver.model import Resolution
+from resolver.model import Notice, Resolution
 from resolver.providers.inferred import InferredProvider
 from resolver.providers.labelled import LabelledProvider
 from resolver.reporter import SILENT
@@ -37,34 +37,12 @@ _LONGEST = 900.0
 A first search for 500 distributions takes less than a minute on a fast network."""
 
 
-class SharedFacts:
-    """The compiled facts of requests to one catalog that differ in their requirements and their base image.
-
-    They must keep no installed distributions, and their versions of torch must be of the target's backend.
-    """
-
-    def __init__(self) -> None:
-        self._compiled: dict[object, tuple[ProblemBuilder, Session]] = {}
-
-    def session(self, catalog: Catalog, request: Request, keep: Mapping[str, str]) -> Session:
-        """Return a session for a request, which has what the sessions for requests before it learned."""
-        names = frozenset(requirement.name for requirement in request.requirements)
-        key = names, request.target.base_image is None, tuple(sorted(keep.items()))
-        if key not in self._compiled:
-            builder = ProblemBuilder(catalog, request, keep=keep)
-            compile_facts(builder)
-            self._compiled[key] = builder, Session(builder.problem())
-        builder, session = self._compiled[key]
-        return session.restated(state_request(builder.restated(request)).problem())
-
-
 def resolve(
     catalog: Catalog,
     request: Request,
     indexes: PackageIndexes | None = None,
     *,
     keep: Mapping[str, str] | None = None,
-    facts: SharedFacts | None = None,
     reporter: Reporter = SILENT,
 ) -> Resolution | Conflict:
     """Return a resolution with a version of every component that the request needs, or the conflict.
@@ -78,8 +56,6 @@ def resolve(
         if no listed release can be chosen. Without indexes, only the platform and the catalog are resolved.
     keep
         Version and variant (`Distribution.key`) to prefer, by name, such as from an earlier resolution.
-    facts
-        Compiled facts to share with similar requests without indexes. The answer is the same.
     reporter
         Receives a conflict as soon as it is known; the search for suggestions then takes up to two seconds.
 
@@ -97,10 +73,8 @@ def resolve(
     """
     stated = request.requirements
     request, notes = for_rocm(catalog, request)
-    answer = (facts and indexes is None and _resolve_with(facts, catalog, request, keep or {})) or solve(
-        catalog, request, indexes, keep
-    )
-    if facts is None and request.target.backend == "rocm":
+    answer = solve(catalog, request, indexes, keep)
+    if request.target.backend == "rocm":
         answer = _with_wheels(catalog, request, answer, indexes, notes)
     if isinstance(answer, Resolution):
         notes += _published_instead(catalog, request, answer, indexes)
@@ -136,7 +110,7 @@ def _with_wheels(
     request: Request,
     answer: Resolution | Refuted,
     indexes: PackageIndexes | None,
-    notes: list[str],
+    notes: list[Notice],
 ) -> Resolution | Refuted:
     """Return an answer with wheels of another name in place of what it would compile.
 
@@ -160,19 +134,21 @@ def _with_wheels(
             continue
         names = join_words(row.by, joiner="and")
         if found.target.rocm == rocm or not rocm or (advice and not is_advised(advice, rocm)):
-            notes.append(f"{stated.name} means {names} on ROCm {found.target.rocm}. {row.note}".strip())
+            text = f"{stated.name} means {names} on ROCm {found.target.rocm}. {row.note}".strip()
+            notes.append(Notice("named-for-rocm", stated.name, text))
             request, answer = renamed, found
         else:
-            notes.append(
+            text = (
                 f"{stated.name} is compiled for ROCm {rocm}. {names} has wheels for ROCm "
                 f"{found.target.rocm}; to use them, require {names}."
             )
+            notes.append(Notice("published-instead", stated.name, text))
     return answer
 
 
 def _published_instead(
     catalog: Catalog, request: Request, answer: Resolution, indexes: PackageIndexes | None
-) -> Iterator[str]:
+) -> Iterator[Notice]:
     """Yield a sentence for each requested build that a published wheel with other versions would replace."""
     asked = {requirement.name: requirement.extras for requirement in request.requirements}
     built = {pick.name for pick in answer.picks if pick.origin == "build"} - {"torch"}
@@ -191,27 +167,30 @@ def _published_instead(
         pinned = solve(catalog, replace(request, requirements=(*request.requirements, pin)), indexes)
         if isinstance(pinned, Resolution):
             torch = next((f" with {pick}" for pick in pinned.picks if pick.name == "torch"), "")
-            yield f"{name} is compiled, but {pin.text}{torch} is published. To use it, require {pin.text}."
+            text = f"{name} is compiled, but {pin.text}{torch} is published. To use it, require {pin.text}."
+            yield Notice("published-instead", name, text)
 
 
-def _nothing_to_install(request: Request, answer: Resolution) -> Iterator[str]:
+def _nothing_to_install(request: Request, answer: Resolution) -> Iterator[Notice]:
     """Yield a sentence if a request only for ROCm does not name its pip packages."""
     if not answer.distributions and any(requirement.name == "rocm" for requirement in request.requirements):
-        yield (
+        text = (
             "rocm means the ROCm of a base image or of the machine, so there is nothing to install. For "
             "AMD's pip packages of ROCm, require rocm[libraries], or rocm[devel] to compile."
         )
+        yield Notice("nothing-to-install", "rocm", text)
 
 
-def _code_for_every_gpu(catalog: Catalog, answer: Resolution) -> Iterator[str]:
+def _code_for_every_gpu(catalog: Catalog, answer: Resolution) -> Iterator[Notice]:
     """Yield a sentence about a torch with the ROCm of pip packages that has no extra for one architecture."""
     row = catalog.torch.get(answer.version_of("torch") or "")
     if row and row.pip_rocm and not row.device_extra and answer.target.gfx:
         extras = ",".join(f"device-{gfx}" for gfx in answer.target.gfx)
-        yield (
+        text = (
             f"torch {row.version} has no extra for the code of one GPU architecture, so it may install that "
             f"of all, which has gigabytes. torch[{extras}] means a torch with only that of the target."
         )
+        yield Notice("code-of-every-gpu", "torch", text)
 
 
 def _resolve_closed(
@@ -222,15 +201,6 @@ def _resolve_closed(
     if solution is None:
         return Refuted(session, session.refutation())
     return resolution_of(catalog, request, session.problem, solution, notes)
-
-
-def _resolve_with(
-    facts: SharedFacts, catalog: Catalog, request: Request, keep: Mapping[str, str]
-) -> Resolution | None:
-    """Return the resolution of a request; None if it has none, so that a conflict has its own session."""
-    session = facts.session(catalog, request, keep)
-    solution, notes = preferred_solution(catalog, request, session)
-    return None if solution is None else resolution_of(catalog, request, session.problem, solution, notes)
 
 
 def solve(
@@ -274,7 +244,9 @@ def _in_proven_set(
         pins = [parse_requirement(f"{name}=={key}") for name, key in row.picks.items() if name not in closed]
         pinned = replace(request, constraints=(*request.constraints, *pins))
         answer = _solve_open(replace(catalog, proven={row.id: row}), pinned, indexes, {}, until)
-        if isinstance(answer, Resolution) and any(row.id in note for note in answer.notes):
+        if isinstance(answer, Resolution) and any(
+            (note.id, note.subject) == (FROM_PROVEN_SET, row.id) for note in answer.notes
+        ):
             return replace(answer, request=request), catalog
     rest = {key: row for key, row in catalog.proven.items() if row not in tried}
     return None, replace(catalog, proven=rest)
@@ -305,7 +277,7 @@ def _solve_open(
     )
     solver = Solver(builder, indexes, keep or {})
     solver.search.until = min(until, monotonic() + _LONGEST)
-    notes: list[str] = []
+    notes: list[Notice] = []
 
     def prefer_proven() -> list[tuple[int, int]] | None:
         solution, notes[:] = preferred_solution(builder.catalog, request, solver.session)

@@ -51,7 +51,7 @@ class RequestChange(msgspec.Struct, frozen=True):
     apply: Callable[[Request], Request]
     name: str = ""
     """The component whose pin is removed; empty if the target changes."""
-    kind: Literal["", "day", "driver", "image", "trust", "site"] = ""
+    kind: Literal["", "day", "driver", "image", "site"] = ""
     """Of several changes of the same kind, only the nearest that makes the request resolve is suggested;
     other sites only if no other change does."""
 
@@ -79,7 +79,6 @@ def changes_of(
     if request.preinstalled:
         text = "without keeping the installed distributions"
         changes.append(RequestChange(text, partial(replace, preinstalled=None)))
-    changes += _more_trust(request)
     changes += _target_of_site(catalog, request)
     if len(target.gfx) > 1:
         changes += [RequestChange(f"without {gfx}", partial(_without_gfx, gfx=gfx)) for gfx in target.gfx]
@@ -129,13 +128,6 @@ def _newer_drivers(catalog: Catalog, driver: str) -> Iterator[RequestChange]:
     lines = sorted(catalog.driver, key=sort_key)
     for line in lines[lines.index(driver) + 1 :][:_MOST_DRIVERS]:
         yield RequestChange(f"kernel driver {line}", partial(_retarget, driver=line), kind="driver")
-
-
-def _more_trust(request: Request) -> Iterator[RequestChange]:
-    if request.support == "documented":
-        yield RequestChange("also accept observed facts", partial(replace, support="observed"), kind="trust")
-    if request.support != "any":
-        yield RequestChange("also accept inferred facts", partial(replace, support="any"), kind="trust")
 
 
 def _target_of_site(catalog: Catalog, request: Request) -> Iterator[RequestChange]:
@@ -423,14 +415,12 @@ def request_arguments(request: Request) -> tuple[str, ...]:
         "--gfx": ",".join(target.gfx),
         "--driver": target.driver or "",
         "--base-image": target.base_image or "",
-        "--support": request.support if request.support != "any" else "",
         "--prefer": request.prefer if request.prefer != "advised" else "",
         "--keep-installed": request.preinstalled.source if request.preinstalled else "",
     }
     arguments = [word for option, value in options.items() if value for word in (option, value)]
     arguments += ["--no-prebuilt"] if request.no_prebuilt else []
     arguments += ["--no-network-plugin"] if request.no_network_plugin else []
-    arguments += ["--no-content-check"] if request.no_content_check else []
     arguments += [word for ops in request.ops for word in ("--ops", ops)]
     arguments += [word for name in request.catalogs for word in ("--catalog", name)]
     return (*(requirement.text for requirement in request.requirements), *arguments)

@@ -426,8 +426,7 @@ class _TablePart:
         excluded: dict[str, int] = {}
         for demand in demands:
             if not _is_requirement(demand):
-                reason = "support" if demand.kind == "request" else "known-bad"
-                excluded[reason] = excluded.get(reason, 0) | left & ~demand.mask
+                excluded["known-bad"] = excluded.get("known-bad", 0) | left & ~demand.mask
         around = self._around(name, pins)
         if around is None:
             return COMBINATION
@@ -490,7 +489,7 @@ def _intersection(mask: int, demands: Sequence[Demand]) -> int:
 def _fewest(excluded: Mapping[str, int], left: int) -> str:
     """Return names that together exclude all candidates, most first; of equals, other packages last."""
     names: list[str] = []
-    common = {*ROW_COMPONENTS, "support", "known-bad"}
+    common = {*ROW_COMPONENTS, "known-bad"}
     while left:
         best = max(
             excluded, key=lambda name: ((excluded[name] & left).bit_count(), name in common), default=""

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from resolver.compiling.clauses import Clause, known_mask, version_in, where
 from resolver.facts.catalog import matches
 from resolver.facts.schema import PLATFORM
-from resolver.model import Candidate, Fact
+from resolver.model import Candidate, Fact, Notice
 from resolver.versions import satisfies
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ def concerning(catalog: Catalog, target: Target) -> list[schema.KnownBad]:
     ]
 
 
-def known_bad_warnings(catalog: Catalog, target: Target, versions: Mapping[str, str]) -> list[str]:
+def known_bad_warnings(catalog: Catalog, target: Target, versions: Mapping[str, str]) -> list[Notice]:
     """Return warnings about the known-bad combinations in a resolution."""
     return [
-        f"{title}: {row.problem} ({row.source})."
+        Notice("known-bad", "", f"{title}: {row.problem} ({row.source}).")
         for row, title in broken_combinations(catalog, target, versions)
         if row.effect == "warn"
     ]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from resolver.errors import UsageError, closest_names, did_you_mean
+from resolver.model import Notice
 from resolver.requirements import is_for_cuda, is_rocm_package, normalize_name, parse_requirement
 from resolver.versions import join_words, shorten
 
@@ -40,7 +41,7 @@ def replacement(catalog: Catalog, name: str, *, conda: bool = False) -> Replaces
     return max(rows, key=lambda row: len(row.name), default=None)
 
 
-def for_rocm(catalog: Catalog, request: Request) -> tuple[Request, list[str]]:
+def for_rocm(catalog: Catalog, request: Request) -> tuple[Request, list[Notice]]:
     """Return a request for the ROCm builds of distributions that have them under another name, with notes.
 
     There are also notes about distributions for NVIDIA GPUs without such a build. An exact version also means
@@ -49,7 +50,7 @@ def for_rocm(catalog: Catalog, request: Request) -> tuple[Request, list[str]]:
     if request.target.backend != "rocm":
         return request, []
     requirements: list[Requirement] = []
-    notes: list[str] = []
+    notes: list[Notice] = []
     installed = request.preinstalled.installed if request.preinstalled else {}
     for stated in request.requirements:
         row = None if stated.url or stated.name in installed else build_for_rocm(catalog, stated.name)
@@ -58,18 +59,18 @@ def for_rocm(catalog: Catalog, request: Request) -> tuple[Request, list[str]]:
             notes += _without_build(catalog, stated)
             continue
         requirements += named_by(stated, row)
-        notes.append(
-            f"{stated.name} means {join_words(row.by, joiner='and')} on AMD GPUs. {row.note}".strip()
-        )
+        text = f"{stated.name} means {join_words(row.by, joiner='and')} on AMD GPUs. {row.note}".strip()
+        notes.append(Notice("named-for-rocm", stated.name, text))
     return replace(request, requirements=tuple(requirements)), notes
 
 
-def _without_build(catalog: Catalog, stated: Requirement) -> Iterator[str]:
+def _without_build(catalog: Catalog, stated: Requirement) -> Iterator[Notice]:
     """Yield what the catalog knows about a distribution for NVIDIA GPUs that nothing replaces on AMD GPUs."""
     row = None if stated.url else replacement(catalog, stated.name)
     if row and row.effect in {"cpu", "none"}:
         instead = f" {join_words(row.by, joiner='and')} runs on the CPU." if row.by else ""
-        yield f"{stated.name} is for NVIDIA GPUs. {row.note}{instead}".strip()
+        text = f"{stated.name} is for NVIDIA GPUs. {row.note}{instead}".strip()
+        yield Notice("for-nvidia", stated.name, text)
 
 
 def instead_of_cuda(catalog: Catalog, name: str, backend: str) -> str:
@@ -140,7 +141,7 @@ def hint_for_unknown(name: str, known: Iterable[str], has_project: Callable[[str
     return hint if hint.startswith("Did") else "Check the name."
 
 
-def near_names(catalog: Catalog, names: Iterable[str], requested: Collection[str]) -> Iterator[str]:
+def near_names(catalog: Catalog, names: Iterable[str], requested: Collection[str]) -> Iterator[Notice]:
     """Yield a warning for each project name close to that of a package, unless the request has both."""
     packages = {normalize_name(row.import_name or row.name): row.name for row in catalog.package.values()}
     packages |= {row.name: row.name for row in catalog.package.values()}
@@ -149,10 +150,11 @@ def near_names(catalog: Catalog, names: Iterable[str], requested: Collection[str
             packages[one] for one in closest_names(name, packages) if not _is_shorter_word(name, one)
         )
         if close and name not in packages and not requested & close.keys():
-            yield (
+            text = (
                 f"{shorten(name)} is a project on the index, and its name is close to that of "
                 f"{join_words(list(close))}. If you meant {join_words(list(close))}, correct the request."
             )
+            yield Notice("near-name", name, text)
 
 
 def _is_shorter_word(name: str, other: str) -> bool:

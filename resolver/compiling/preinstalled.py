@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from resolver.compiling.clauses import Clause, any_candidate, line_is, version_in, where
 from resolver.compiling.problem import Problem, Variable
 from resolver.errors import UsageError
-from resolver.model import IMAGE, Fact
+from resolver.model import IMAGE, Fact, Notice
 from resolver.providers.installed import (
     inspected_images,
     installed_names,
@@ -138,35 +138,44 @@ def _keep_image_content(builder: ProblemBuilder) -> None:
 
 def preinstalled_warnings(
     catalog: Catalog, request: Request, problem: Problem, solution: Mapping[str, int]
-) -> list[str]:
+) -> list[Notice]:
     """Return the warnings about installed versions in a solution."""
     preinstalled = request.preinstalled
     if preinstalled is None:
         return []
     chosen = {name: problem.variables[name].candidate(solution[name]) for name in sorted(solution)}
-    warnings = [candidate.remark for candidate in chosen.values() if candidate.remark]
+    warnings = [
+        Notice("installed-not-in-catalog", name, candidate.remark)
+        for name, candidate in chosen.items()
+        if candidate.remark
+    ]
     for name in chosen:
         for relation in problem.relations:
             other = relation.object.name
             if relation.subject.name == name and other in solution:
                 rows = relation.rows_between(solution[name], solution[other])
-                warnings += [_sentence(row.fact.text) for row in rows if row.contradicts]
+                texts = (row.fact.text for row in rows if row.contradicts)
+                warnings += [
+                    Notice("contradicts-catalog", name, f"{text[:1].upper()}{text[1:]}.") for text in texts
+                ]
     image = chosen["base-image"].version if "base-image" in chosen else ""
     is_kept = any(candidate.origin == "preinstalled" for candidate in chosen.values())
     is_known = is_kept or installed_versions(catalog, request)
     if preinstalled.source == IMAGE and not is_known:
-        warnings.append(f"The content of {image} is not known, so no installed version was kept.")
+        text = f"The content of {image} is not known, so no installed version was kept."
+        warnings.append(Notice("content-unknown", image, text))
     elif preinstalled.source != IMAGE and image and not request.target.base_image:
-        warnings.append(
+        text = (
             f"{preinstalled.source} does not name its base image, so {image} was chosen. "
             f"Name the base image with --base-image."
         )
+        warnings.append(Notice("image-not-named", image, text))
     return warnings
 
 
 def content_notes(
     catalog: Catalog, request: Request, picks: Sequence[Distribution], image: schema.Image | None
-) -> list[str]:
+) -> list[Notice]:
     """Return a note if a base image has distributions that would be installed or built again.
 
     The chosen image counts if it has any of them, else for builds the images that the site offers on the day.
@@ -177,8 +186,11 @@ def content_notes(
         is_built = any(pick.origin == "build" for pick in picks)
         if kept.source != IMAGE or kept.installed or not image or not is_built:
             return []
-        note = f"Only what the catalog records of {image.name} is kept, and it may have more."
-        return [f"{note} If the image is on this machine, name its file: --base-image PATH."]
+        text = (
+            f"Only what the catalog records of {image.name} is kept, and it may have more. "
+            "If the image is on this machine, name its file: --base-image PATH."
+        )
+        return [Notice("content-incomplete", image.name, text)]
     if image and (held := _held(catalog, image, request, others)):
         return [_content(image, held, "--keep-installed image")]
     built = {name: pick for name, pick in others.items() if pick.origin == "build"}
@@ -213,10 +225,7 @@ def _held(
     return {name: version for name, version in image.holds.items() if name in picks}
 
 
-def _content(image: schema.Image, held: Mapping[str, str], options: str) -> str:
+def _content(image: schema.Image, held: Mapping[str, str], options: str) -> Notice:
     listed = join_words([f"{name} {version}" for name, version in held.items()], most=8, joiner="and")
-    return f"{image.name} already has {listed}. To use these instead: {options}"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    text = f"{image.name} already has {listed}. To use these instead: {options}"
+    return Notice("image-has", image.name, text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from fnmatch import fnmatchcase
 from functools import cached_property, reduce
 from itertools import product
@@ -12,11 +11,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.clauses import REQUEST, Clause, known_mask, no_candidate, where
+from resolver.compiling.clauses import REQUEST, Clause, known_mask, no_candidate
 from resolver.compiling.problem import (
     ABSENT,
     Demand,
-    LazyText,
     Problem,
     Relation,
     RelationRow,
@@ -24,7 +22,7 @@ from resolver.compiling.problem import (
 )
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts.catalog import closed_names, recipe_for, within
-from resolver.model import IMAGE, STATUS_RANK, SUPPORT_FLOOR, Fact
+from resolver.model import IMAGE, Fact
 from resolver.providers.catalog import CatalogProvider
 from resolver.providers.installed import InstalledProvider, InstalledVersion, installed_names, source_of
 from resolver.requirements import (
@@ -96,20 +94,6 @@ class ProblemBuilder:
         self._relations: list[Relation] = []
         self.preferences: dict[str, tuple[str, dict[int, int]]] = {}
         self._installed: dict[str, list[InstalledVersion]] = {}
-        self._floor = SUPPORT_FLOOR[request.support]
-
-    def restated(self, request: Request) -> ProblemBuilder:
-        """Return a copy for a request to which the same facts apply, without the demands of this request."""
-        check_target(self.catalog, request.target)
-        other = copy(self)
-        vars(other).update(
-            request=request,
-            target=request.target,
-            _compiled={*self._compiled},
-            _demands=[*self._demands],
-            _relations=[*self._relations],
-        )
-        return other
 
     def reach(self, names: Iterable[str]) -> None:
         """Make more distributions reachable, with their requirements."""
@@ -173,7 +157,7 @@ class ProblemBuilder:
         The highest rank comes first, or the lowest if the request prefers the oldest. Within a rank, the
         candidate without a variant comes first. Versions that the site advises come before the others. `last`
         takes precedence over the advice: the lowest value comes first. The version to keep comes before all
-        others. Candidates weaker than the requested support may not be chosen.
+        others.
         """
         ordered = sorted(candidates, key=lambda candidate: candidate.variant)
         ordered.sort(key=rank, reverse=self.request.prefer != "oldest")
@@ -186,12 +170,7 @@ class ProblemBuilder:
             ordered, self._installed[name] = InstalledProvider(self.catalog, self.request).merged(
                 name, ordered
             )
-        variable = self.variables[name] = Variable(name, ordered)
-        trusted = where(lambda candidate: STATUS_RANK[candidate.fact.status] >= self._floor)(variable)
-        if trusted != variable.present:
-            count = f"{trusted.bit_count()} of {len(ordered)}"
-            text = f"--support {self.request.support} allows {count} versions of {name}"
-            self.demand_requested(name, known_mask(trusted), text, optional=True)
+        self.variables[name] = Variable(name, ordered)
 
     def relate(
         self,
@@ -206,10 +185,8 @@ class ProblemBuilder:
     ) -> None:
         """Add a relation between two components.
 
-        A clause that is weaker than the requested support stays, but allows nothing: without it, a subject
-        with weak facts only would not be constrained at all. A clause of a relation that `forbids`
-        combinations counts however weak it is, because no choice depends on it. Facts about a version also
-        apply to the installed versions that match it, unless the relation is `exact`.
+        Facts about a version also apply to the installed versions that match it, unless the relation is
+        `exact`.
         """
         variable, other = self.variables[subject], self.variables[target]
         rows: list[RelationRow] = []
@@ -218,15 +195,8 @@ class ProblemBuilder:
             subjects = clause.subjects(variable)
             if not subjects:
                 continue
-            text, objects = clause.text, 0
-            if forbids or STATUS_RANK[text.status] >= self._floor:
-                objects = clause.objects(other)
-            else:
-                fact = text.fact() if isinstance(text, LazyText) else text
-                reason = f"only {fact.status}, which --support {self.request.support} does not allow"
-                text = replace(fact, text=f"{fact.text} ({reason})")
             runtime |= 0 if clause.build_only else 1 << len(rows)
-            rows.append(RelationRow(subjects, objects, text, clause.risk))
+            rows.append(RelationRow(subjects, clause.objects(other), clause.text, clause.risk))
         if rows and self.request.preinstalled is not None and not exact:
             ends = ((name, self.installed(name)) for name in (subject, target))
             _extend_to_installed(rows, runtime, *ends, request=self.request, forbids=forbids)

@@ -451,7 +451,7 @@ class Requires(Row, frozen=True, kw_only=True):
     ROCm lines, each with code for other architectures."""
     kind: EdgeKind = "run"
     partial: bool = False
-    """Whether other versions may work, too. Such a row excludes nothing, except with ``--support``."""
+    """Whether other versions may work, too. Such a row excludes nothing."""
     when_present: bool = False
     """Whether this is only a constraint: it applies if the object is chosen, but does not require it."""
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from resolver.model import Candidate, Request, Requirement
 
 
-ALL_INDEXES = "--index-strategy unsafe-best-match"
-"""The option with which the releases of every index count."""
+HIDDEN = "hidden-by-index"
+"""The id of the warning that an index has releases which do not count, as `IndexProvider.ignored` says."""
 _ONLY_AMD = (
     "Only AMD's indexes have ROCm as pip packages; PyPI's projects of these names are empty. To use the ROCm "
     "of a base image instead, leave them out."
@@ -40,7 +40,6 @@ class IndexProvider:
         self._metadata: dict[str, Metadata] = {}
         """By the URL of a file, so that the confirmation reads nothing again."""
         self._catalog = catalog
-        self._allow_dynamic = request.support == "any"
         self._installed = installed_versions(catalog, request)
         stated = (*request.requirements, *request.constraints, *request.overrides)
         self._direct = by_name(requirement for requirement in stated if requirement.url)
@@ -63,14 +62,14 @@ class IndexProvider:
             return same or [InstalledFiles(installed)]
         return project.releases if project else None
 
-    def requirements(self, files: Sequence[File], *, is_built: bool = False) -> Metadata | None:
+    def requirements(self, files: Sequence[File]) -> Metadata | None:
         """Return the metadata of a release; None if it cannot be read without running code.
 
-        The first file is the best. For a release to build, metadata that a build may change is enough.
+        The first file is the best. Metadata that a build may change is enough.
         """
         known = next((self._metadata[file.url] for file in files if file.url in self._metadata), None)
         if known is None:
-            known = self.indexes.metadata(files, allow_dynamic=is_built or self._allow_dynamic)
+            known = self.indexes.metadata(files)
             if known is not None:
                 self._metadata |= dict.fromkeys((file.url for file in files), known)
         return known
@@ -152,7 +151,7 @@ class IndexProvider:
             return ""
         return (
             f"{other} has other releases of {name}, which do not count, because an index before it has the "
-            f"project. {ALL_INDEXES} considers all indexes."
+            "project. --index-strategy unsafe-best-match considers all indexes."
         )
 
     def _versions(self, name: str, url: str) -> set[tuple[Any, ...]]:

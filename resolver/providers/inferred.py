@@ -90,11 +90,7 @@ class InferredProvider:
 
     def _counts(self, name: str) -> bool:
         """Return whether releases of a package may be inferred for the request."""
-        if name not in self._closed or not self._is_on_index(name):
-            return False
-        requirements = (requirement for requirement in self._request.requirements if requirement.name == name)
-        unmatched = any(self._is_unmatched(self._catalog, requirement) for requirement in requirements)
-        return self._request.support == "any" or unmatched
+        return name in self._closed and self._is_on_index(name)
 
     def _with_releases(self, name: str) -> Catalog:
         wider = self._wider.get(name)

@@ -60,7 +60,7 @@ class ContentJudge:
     def judge(self) -> None:
         """Read the files of the chosen releases, and add what follows from their content to the search."""
         request = self._world.request
-        if request.target.backend != "rocm" or request.no_content_check:
+        if request.target.backend != "rocm":
             return
         environment = self._world.environment()  # what is learned may take back the choice of Python
         new = [one for one in self._chosen(environment) if one.file.url not in self._examined]

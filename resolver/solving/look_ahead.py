@@ -33,13 +33,10 @@ class LookAhead:
         indexes: PackageIndexes,
         day: date,
         is_decided: Callable[[Requirement], bool],
-        *,
-        allow_dynamic: bool,
     ) -> None:
         self._indexes = indexes
         self._day = day
         self._is_decided = is_decided
-        self._allow_dynamic = allow_dynamic
         self._seen: set[tuple[str, tuple[str, ...]]] = set()
         self._remote: set[str] = set()
         """Projects that were not in the cache at the start."""
@@ -59,7 +56,7 @@ class LookAhead:
     def read(self, releases: Iterable[Sequence[File]]) -> None:
         """Start to read the metadata of releases, each given by its files."""
         for files in releases:
-            self._indexes.submit(partial(self._indexes.metadata, files, allow_dynamic=self._allow_dynamic))
+            self._indexes.submit(partial(self._indexes.metadata, files))
 
     def _fetch(self, requirement: Requirement, environment: Environment) -> None:
         """Fetch a project, the metadata of its likely release, and its requirements; runs in a thread."""
@@ -73,7 +70,7 @@ class LookAhead:
             files = environment.installable(uploaded_by(release.files, self._day))
             if not files:
                 continue
-            metadata = self._indexes.metadata(files, allow_dynamic=self._allow_dynamic)
+            metadata = self._indexes.metadata(files)
             split = map(split_marker, metadata.requires if metadata else ())
             extras = ("", *requirement.extras)
             following = (

@@ -177,8 +177,7 @@ class Projects(Part):
             predicate = f"contains no code for {', '.join(self.request.target.gfx)}"
         link = Link(name, row.on, version, predicate, row.source)
         if row.on == "gfx":
-            allowed_anyway = row.partial and self.request.support == "any"
-            if not allowed_anyway and not {*self.request.target.gfx} <= {*row.versions}:
+            if not row.partial and not {*self.request.target.gfx} <= {*row.versions}:
                 link = replace(link, object="", predicate=f"contains code for {join_words(versions, most=8)}")
                 self.search.add(terms, link)
             return

@@ -22,6 +22,7 @@ from resolver.compiling.problem import ABSENT, bits
 from resolver.errors import EnvironmentLacksError, NoVersionError, SourceError, UsageError
 from resolver.facts.catalog import applies
 from resolver.indexes import evidence_against
+from resolver.model import Notice
 from resolver.requirements import (
     TRITON_NAMES,
     closest_versions,
@@ -66,7 +67,6 @@ class Requirements(Part):
             world.index.indexes,
             self.request.target.date,
             self._is_decided,
-            allow_dynamic=self.request.support == "any",
         )
 
     def add_requests(self) -> None:
@@ -201,7 +201,7 @@ class Requirements(Part):
             self.world.add_closed({requirement.name for requirement, _ in requirements})
         if extra and extra not in metadata.extras:
             text = f"{metadata.name} {metadata.version} does not provide the extra {extra!r}."
-            decided.lacking.append(text)
+            decided.lacking.append(Notice("extra-missing", metadata.name, text))
         if decided.required is None:
             decided.required = []
         for requirement, pythons in requirements:
@@ -355,7 +355,7 @@ class Requirements(Part):
         """Return the metadata of a distribution of the catalog; None, with the reason, if it is unknown."""
         is_built = candidate.origin == "build"
         try:
-            metadata = self.index.requirements(files, is_built=is_built)
+            metadata = self.index.requirements(files)
         except SourceError as error:
             self.decided[number, mask].unread = error.message
             return None

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 
 from resolver.compiling.choices import Link
 from resolver.compiling.problem import ABSENT
-from resolver.model import EARLY_PYTHON, layer
+from resolver.model import EARLY_PYTHON, Notice, layer
+from resolver.providers.index import HIDDEN
 from resolver.solving.judging import ContentJudge
 from resolver.solving.projects import Projects
 from resolver.solving.reading import Requirements, override_hint
@@ -180,13 +181,13 @@ class Solver(Part):
         self.session.rank[choices.number] = group, forward - 1, position, name
         return True
 
-    def _hints(self, links: Sequence[Link]) -> Iterator[str]:
+    def _hints(self, links: Sequence[Link]) -> Iterator[Notice]:
         """Yield hints to resolve without CUDA distributions, and with the releases of other indexes."""
         words = {word.strip(",") for link in links for word in link.predicate.split()}
         for project, (_, required) in self.requirements.needing_cuda.items():
             if required in words:
-                yield override_hint(project, required)
+                yield Notice("needs-cuda", project, override_hint(project, required))
         names = dict.fromkeys(link.object.partition("[")[0] for link in links)
-        yield from filter(
-            None, (self.projects.index.ignored(name) for name in names if name in self.projects.states)
-        )
+        for name in names:
+            if name in self.projects.states and (text := self.projects.index.ignored(name)):
+                yield Notice(HIDDEN, name, text)

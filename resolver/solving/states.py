@@ -14,6 +14,7 @@ from resolver.versions import version_key
 if TYPE_CHECKING:
     from resolver.environment import Environment
     from resolver.indexes import Content, File, Judgement, ProjectRelease
+    from resolver.model import Notice
     from resolver.solving.rules import Judged
     from resolver.versions import Specifier, VersionKey
 
@@ -142,8 +143,8 @@ class Decided(msgspec.Struct, eq=False):
 
     required: list[tuple[str, str, int]] | None = None
     """The names that it requires, as written, with the Pythons for which it does; None if it was not read."""
-    lacking: list[str] = []
-    """A sentence for each required extra that its metadata does not have."""
+    lacking: list[Notice] = []
+    """A warning for each required extra that its metadata does not have."""
     unread: str = ""
     """Why its metadata could not be read."""
     is_dynamic: bool = False

@@ -65,7 +65,7 @@ def read(client: IndexClient, url: str, name: str = "some-pkg") -> tuple[str, Fi
     assert project.name == name
     (release,) = project.releases
     (file,) = release.files
-    metadata = client.metadata([file], allow_dynamic=True)
+    metadata = client.metadata([file])
     assert metadata is not None
     assert file.index == ""
     return release.version, file, metadata

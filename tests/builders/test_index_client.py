@@ -759,7 +759,7 @@ def test_dynamic_sdist_needs_permission(server: Server, client: MakeClient, text
     sdist = file_of(server, sdist_of(text), "some_pkg-1.0.tar.gz")
     indexes = client()
     assert indexes.metadata([sdist]) is None
-    metadata = indexes.metadata([sdist], allow_dynamic=True)
+    metadata = indexes.metadata([sdist])
     assert metadata is not None
     assert metadata.dynamic
     assert metadata.requires == EXPECTED.requires
@@ -791,7 +791,7 @@ def test_requires_txt_of_setuptools(server: Server, client: MakeClient, where: s
     data = sdist_of(None if first else LEGACY, **more, **({"PKG-INFO": LEGACY} if first else {}))
     sdist = file_of(server, data, "some_pkg-1.0.tar.gz")
     assert client().metadata([sdist]) is None
-    metadata = client().metadata([sdist], allow_dynamic=True)
+    metadata = client().metadata([sdist])
     assert metadata is not None
     assert metadata.dynamic
     assert metadata.extras == ("gpu", "big-models")
@@ -812,7 +812,7 @@ def test_requires_dist_is_preferred_to_requires_txt(
     server: Server, client: MakeClient, metadata_version: str
 ) -> None:
     data = sdist_of(CORE.replace("2.4", metadata_version), **{"some_pkg.egg-info/requires.txt": "six"})
-    metadata = client().metadata([file_of(server, data, "some_pkg-1.0.tar.gz")], allow_dynamic=True)
+    metadata = client().metadata([file_of(server, data, "some_pkg-1.0.tar.gz")])
     assert metadata is not None
     assert metadata.requires == EXPECTED.requires
 
@@ -828,7 +828,7 @@ def test_static_sdist_without_requirements_has_none(server: Server, client: Make
 def test_invalid_requires_txt_is_an_error(server: Server, client: MakeClient, text: str) -> None:
     data = sdist_of(LEGACY, **{"some_pkg.egg-info/requires.txt": text})
     with pytest.raises(SourceError, match=r"requires.txt has an invalid requirement or marker"):
-        client().metadata([file_of(server, data, "some_pkg-1.0.tar.gz")], allow_dynamic=True)
+        client().metadata([file_of(server, data, "some_pkg-1.0.tar.gz")])
 
 
 def test_dynamic_field_that_does_not_matter(server: Server, client: MakeClient) -> None:
@@ -839,7 +839,7 @@ def test_dynamic_field_that_does_not_matter(server: Server, client: MakeClient) 
 
 def test_sdist_without_metadata(server: Server, client: MakeClient) -> None:
     sdist = file_of(server, sdist_of(None), "some_pkg-1.0.tar.gz")
-    assert client().metadata([sdist], allow_dynamic=True) is None
+    assert client().metadata([sdist]) is None
     assert client().metadata([]) is None
 
 
@@ -851,7 +851,7 @@ def test_metadata_that_could_not_be_used_is_the_same_offline(server: Server, cli
         errors = []
         for offline in (False, True):
             with pytest.raises(SourceError) as caught:
-                client(offline=offline).metadata([file], allow_dynamic=True)
+                client(offline=offline).metadata([file])
             errors.append((caught.value.message, caught.value.hint, str(caught.value.__cause__)))
         assert errors[0] == errors[1]
         assert file.name not in errors[0][2]

@@ -92,7 +92,6 @@ MATTERS: dict[str, tuple[Task, str]] = {
     "architectures": (make(gfx=("gfx90a", "gfx942")), "gfx"),
     "C++ standard of the recipe": (with_recipe(cxx_standard="20"), "cxx_standard"),
     "C++ standard of torch": (make(cxx_standard="20"), "cxx_standard"),
-    "pins": (make(pin_style="release"), "pinning"),
 }
 IRRELEVANT: dict[str, Task] = {
     "nothing": make(),

@@ -6,14 +6,14 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from builders.wheels.labelling import Pin, PinStyle, pin_requirements, runtime_pins
+from builders.wheels.labelling import Pin, pin_requirements, runtime_pins
 
 TORCH = "2.9.1+rocm6.4"
 PINS = runtime_pins(TORCH, {"pytorch-triton-rocm": "3.5.1"})
 
 
-def after(*requirements: str, pin_style: PinStyle = "exact") -> list[str]:
-    made = pin_requirements(requirements, PINS, pin_style)
+def after(*requirements: str) -> list[str]:
+    made = pin_requirements(requirements, PINS)
     return list(made[0])
 
 
@@ -87,22 +87,14 @@ def test_triton_is_not_added() -> None:
 
 @pytest.mark.parametrize("name", ["nvidia-ml-py", "nvidia_cublas_cu12==12.8.4.1", "NVIDIA-NCCL-cu12"])
 def test_cuda_requirements_are_dropped(name: str) -> None:
-    for pin_style in ("exact", "none"):
-        made = pin_requirements([name, "pynvml"], PINS if pin_style == "exact" else (), pin_style)
-        torch = (f"torch=={TORCH}",) if pin_style == "exact" else ()
+    for pins, torch in ((PINS, (f"torch=={TORCH}",)), ((), ())):
+        made = pin_requirements([name, "pynvml"], pins)
         assert made[0] == ("pynvml", *torch)
         assert made[1][0].before == name
 
 
 def test_equal_pins_are_written_once() -> None:
     assert after("torch>=2", "torch!=2.4.0", "numpy", "numpy") == [f"torch=={TORCH}", "numpy", "numpy"]
-
-
-def test_pin_style_release_and_none() -> None:
-    assert after("torch>=2", "triton", pin_style="release") == ["torch==2.9.1", "pytorch-triton-rocm==3.5.1"]
-    assert Requirement("torch==2.9.1").specifier.contains(TORCH)
-    assert after("torch>=2", "triton", pin_style="none") == ["torch>=2", "triton"]
-    assert after(pin_style="none") == []
 
 
 def test_invalid_requirement_stays() -> None:

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from builders.building.plan import BuildHost, Task, local_build_host, plan
 from builders.index import Index
 from builders.machine import host
-from builders.wheels.labelling import PinStyle
 from resolver.answers.resolve import resolve
 from resolver.errors import EnvironmentLacksError, LockError, UsageError
 from resolver.facts import catalog as facts
@@ -206,13 +205,6 @@ def test_task_built_without_torch_still_needs_it(catalog: Catalog, index: Index)
     tasks = plan(locked(catalog, target, **requested), catalog, index, here())
     assert {task.pick.name: task.needs_torch for task in tasks} == {"bitsandbytes": True, "mpi4py": False}
     assert all("torch" not in task.recipe.undeclared for task in tasks)
-
-
-def test_build_key_changes_with_pin_style(lock: Resolution, catalog: Catalog, index: Index) -> None:
-    pins: tuple[PinStyle, ...] = ("exact", "release", "none")
-    keys = {style: plan(lock, catalog, index, here(), pin_style=style)[0].build_key for style in pins}
-    assert len(set(keys.values())) == 3
-    assert keys["exact"] == deepspeed(lock, catalog, index).build_key
 
 
 def test_plan_finds_wheel_with_same_build_key(

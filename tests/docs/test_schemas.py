@@ -134,8 +134,6 @@ def test_documents_of_building(
     printed("resolve", "resolve", *CPU)
     (task,) = printed("plan", "plan", *LIMITS)["tasks"]
     printed("build-wheels", "build-wheels", "--dry-run", *LIMITS)
-    selection = ["--table", "deepspeed horovod torch==2.13.0", "--backend", "cpu"]
-    printed("build-wheels-table", "build-wheels", *selection, "--dry-run", *LIMITS)
     printed("fetch", "fetch", "--offline", "--only-sources", code=3)
     wheel = make_wheel(name="deepspeed", version=task["version"])
     monkeypatch.setattr("builders.scheduling.local.build_wheel", lambda *_, **__: wheel)

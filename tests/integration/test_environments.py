@@ -108,9 +108,7 @@ def requirements_of(pick: Distribution, places: Places) -> tuple[str, ...]:
     """Return the requirements of a distribution, as we read them: uv would build some of these."""
     mirrors = {"https://download.pytorch.org/": f"{places.torch.as_uri()}/"}
     cache = places.cache / "matrix" / "indexes"
-    metadata = IndexClient([index_url()], cache=cache, mirrors=mirrors).metadata(
-        pick.files, allow_dynamic=True
-    )
+    metadata = IndexClient([index_url()], cache=cache, mirrors=mirrors).metadata(pick.files)
     return metadata.requires if metadata else ()
 
 

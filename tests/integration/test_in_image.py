@@ -80,10 +80,9 @@ def test_git_source_with_submodule_builds_for_target(sound: Site, repository: Re
     assert "up to date" in site.build().stdout
 
 
-def test_one_wheel_for_two_targets_and_release_pin(tiny: MakeSite) -> None:
+def test_one_wheel_for_two_targets(tiny: MakeSite) -> None:
     site = tiny(targets=("--gfx90a", "--gfx942"))
-    assert site.build("--torch-pin", "release").returncode == 0
-    assert "torch==2.13.0" in requirements(site)
+    assert site.build().returncode == 0
     audit = site.audit(site.wheel("fusedtiny"), "--gfx90a", "--gfx942")
     assert set(map(tuple, audit["code_objects"].values())) == {("gfx90a", "gfx942")}
     assert site.wheel("fusedtiny").name.startswith("fusedtiny-1.0+rocm7.2.torch2.13.0.gfx90a.gfx942-")

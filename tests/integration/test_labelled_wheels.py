@@ -180,14 +180,3 @@ def test_uv_override_replaces_pin(
     override.write_text("torch==2.9.1+rocm6.3\n")
     run(*uv, "--override", override, labelled)
     assert run(python, "-c", "import torch; print(torch.__version__)").stdout == "2.9.1+rocm6.3\n"
-
-
-def test_release_pin_accepts_any_build(
-    raw: Path, python: Path, torches: Callable[..., Path], tmp_path: Path
-) -> None:
-    platform = raw.stem.rpartition("-")[2]
-    labels = Labels(version=LABELLED, platform=platform, pins=runtime_pins(TORCH), pin_style="release")
-    wheel = label_wheel(raw, labels, tmp_path / "loose").path
-    others = torches("2.9.1+rocm6.3", "2.10.0+rocm6.4")
-    run(*PIP, python, "install", "-q", "--no-index", "--find-links", others, wheel)
-    assert run(python, "-c", "import torch; print(torch.__version__)").stdout == "2.9.1+rocm6.3\n"

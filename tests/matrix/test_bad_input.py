@@ -29,7 +29,7 @@ BAD = [
     ("resolve --gfx90b", "'gfx90b'", "gfx90a"),
     ("resolve --site lumi-gg", "'lumi-gg'", "Did you mean lumi-g?"),
     ("resolve --backend cuda", "'cuda'", "rocm, cpu"),
-    ("resolve --support documentd", "'documentd'", "Did you mean documented?"),
+    ("resolve --prefer newst", "'newst'", "Did you mean newest?"),
     ("resolve --date 2025-13-01", "'2025-13-01'", ""),
     ("resolve --date 2020-01-01", "2020-01-01", "Known days"),
     ("resolve --driver 6.3.6", "kernel module", "--driver 6.0"),

@@ -104,15 +104,3 @@ def test_one_line_says_what_is_not_judged(monkeypatch: pytest.MonkeyPatch, capsy
     assert f"Not judged: ext ({UNREAD.unread})" in " ".join(capsys.readouterr().err.split())
     assert main(["explain", "ext"]) == 0
     assert f"its content was not judged: {UNREAD.unread}" in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize("where", ["option", "file"])
-def test_check_can_be_switched_off(monkeypatch: pytest.MonkeyPatch, capsys: Capture, where: str) -> None:
-    offer(monkeypatch, {"1.0": PLAIN, "2.0": CUDA})
-    if where == "file":
-        Path("matrix.toml").write_text("no-content-check = true\n")
-    options = ["--no-content-check"] if where == "option" else []
-    assert main(["resolve", "ext", *SITE, *options]) == 0
-    assert "was not checked" in " ".join(capsys.readouterr().err.split())
-    lock = read_lock(LOCK)
-    assert (lock.version_of("ext"), lock.request.no_content_check) == ("2.0", True)

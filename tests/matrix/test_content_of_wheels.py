@@ -108,12 +108,6 @@ def test_the_answer_of_the_cache_is_the_same(capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("index")
-def test_without_content_check_nothing_is_judged(capsys: Capture) -> None:
-    assert main([*RESOLVE, "--no-content-check"]) == 0
-    assert fetched(capsys, 0)["missing"] == []
-
-
-@pytest.mark.usefixtures("index")
 def test_other_backend_is_not_judged(capsys: Capture) -> None:
     assert main(["resolve", "thing", "--backend", "cpu", "-q"]) == 0
     assert fetched(capsys, 0)["missing"] == []
@@ -129,7 +123,7 @@ def test_code_for_other_gpus_only_is_reported(index: Published, capsys: Capture)
 def test_learned_need_of_cuda_is_enforced(index: Published, capsys: Capture) -> None:
     path = next((index.root / "thing").glob("thing-2.0-*.whl"))
     assert main(["catalog", "learn", str(path), "--apply", "-q"]) == 0
-    learned = [*RESOLVE, "--no-content-check", "--catalog", "catalog/learned.toml"]
+    learned = [*RESOLVE, "--catalog", "catalog/learned.toml"]
     assert main(learned) == 0
     assert version() == "1.0"
     capsys.readouterr()
@@ -143,13 +137,11 @@ def test_learned_need_of_cuda_is_enforced(index: Published, capsys: Capture) -> 
 def test_facts_that_a_command_learned_count_only_if_their_file_is_named(
     command: list[str], index: Published
 ) -> None:
-    """The content check is off, so nothing else can find out what the wheel needs."""
-    resolve = [*RESOLVE, "--no-content-check"]
-    assert main(resolve) == 0
+    assert main(RESOLVE) == 0
     before = Path("matrix.lock").read_bytes()
     main([*command, str(next((index.root / "thing").glob("thing-2.0-*.whl"))), "-q"])
     Path("matrix.lock").unlink()
-    assert main(resolve) == 0
+    assert main(RESOLVE) == 0
     assert Path("matrix.lock").read_bytes() == before
     assert version() == "2.0"
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Backend
-from resolver.model import Prefer, Request, Requirement, Support, Target
+from resolver.model import Prefer, Request, Requirement, Target
 from resolver.requirements import parse_requirement
 
 
@@ -25,7 +25,6 @@ def ask(
     base_image: str | None = None,
     python: str | None = None,
     glibc: str | None = None,
-    support: Support = "any",
     prefer: Prefer = "advised",
 ) -> Request:
     """Return a request for requirements that are separated by spaces."""
@@ -43,7 +42,7 @@ def ask(
         python=python,
         glibc=glibc,
     )
-    return Request(target, tuple(map(requirement, requirements.split())), support=support, prefer=prefer)
+    return Request(target, tuple(map(requirement, requirements.split())), prefer=prefer)
 
 
 def without_dates(catalog: Catalog) -> Catalog:
@@ -74,9 +73,8 @@ def again(catalog: Catalog, request: Request, arguments: Iterable[str]) -> Reque
             options[word] = next(words)
         else:
             texts.append(word)
-    known = {"--backend", "--support", "--prefer", "--driver", "--site", "--date", "--base-image", "--gfx"}
+    known = {"--backend", "--prefer", "--driver", "--site", "--date", "--base-image", "--gfx"}
     assert options.keys() <= known
-    support: dict[str, Support] = {"documented": "documented", "observed": "observed", "any": "any"}
     prefer: dict[str, Prefer] = {
         "advised": "advised",
         "newest": "newest",
@@ -94,7 +92,6 @@ def again(catalog: Catalog, request: Request, arguments: Iterable[str]) -> Reque
         base_image=options.get("--base-image"),
         python=request.target.python,
         glibc=request.target.glibc,
-        support=support[options.get("--support", "any")],
         prefer=prefer[options.get("--prefer", "advised")],
     )
     return replace(

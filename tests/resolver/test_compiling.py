@@ -17,7 +17,7 @@ from resolver.compiling.problem import ABSENT, Problem, bits
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog, applies, load, recipe_for
 from resolver.facts.schema import Release
-from resolver.model import Conflict, Prefer, Resolution, Support
+from resolver.model import Conflict, Prefer, Resolution
 from resolver.versions import minor, satisfies, sort_key
 from tests.resolver.solve_helpers import ask, without_dates
 from tests.resolver.solving import propagate
@@ -266,38 +266,6 @@ def test_candidates_are_in_order_of_preference(prefer: Prefer, catalog: Catalog)
     assert apex == ["", "e37ed12"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("support", "floor"), [("documented", 2), ("observed", 1)])
-def test_picks_meet_requested_support(support: Support, floor: int, catalog: Catalog) -> None:
-    rank = {"documented": 2, "observed": 1, "inferred": 0}
-    resolved = 0
-    for requirements in (
-        "torch",
-        "torch torchvision",
-        "rocm",
-        "torch bitsandbytes",
-        "torch apex",
-        "torch deepspeed",
-    ):
-        answer = resolve(catalog, ask(catalog, requirements, support=support))
-        if isinstance(answer, Resolution):
-            resolved += 1
-            assert [pick.name for pick in answer.picks if rank[pick.support] < floor] == []
-            assert [fact for pick in answer.picks for fact in pick.facts if rank[fact.status] < floor] == []
-    assert resolved >= 3
-
-
-def test_inferred_facts_are_refused_by_support(catalog: Catalog) -> None:
-    def flash(support: Support) -> str | None:
-        answer = resolve(catalog, ask(catalog, "torch==2.5.1 flash-attn", support=support, day="2025-04-02"))
-        pick = answer.pick("flash-attn") if isinstance(answer, Resolution) else None
-        return pick.version if pick else None
-
-    assert flash("any") == "2.7.4.post1"  # by an inferred range of torch versions
-    assert flash("observed") == "2.6.3"  # ran with torch 2.5.1
-    assert flash("documented") is None  # upstream documents no range
-
-
 def test_support_is_that_of_weakest_fact(catalog: Catalog) -> None:
     answer = resolve(catalog, ask(catalog, "torch apex deepspeed flash-attn bitsandbytes", day="2025-06-01"))
     assert isinstance(answer, Resolution)
@@ -349,14 +317,6 @@ def test_requirement_for_no_candidate_python_may_match_no_version(catalog: Catal
 
 
 # The user's own facts.
-
-
-def test_driver_below_support_is_conflict(
-    overlay: Callable[[str], Path],
-) -> None:
-    rows = '[[driver]]\nversion = "6.3"\nsupports = ["6.4"]\nstatus = "inferred"\nsource = "a guess"\n'
-    catalog = load([overlay(rows)])
-    assert isinstance(resolve(catalog, ask(catalog, "rocm", support="documented")), Conflict)
 
 
 @pytest.mark.parametrize(("keys", "answer"), [("", Conflict), ('backend = "cpu"', Resolution)])

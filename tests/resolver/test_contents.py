@@ -60,7 +60,7 @@ def found(
 ) -> Resolution | None:
     """Return the answer for an MI250X with the driver of ROCm 6.3; None if the request is refused."""
     indexes = projects if isinstance(projects, FakeIndexes) else FakeIndexes(projects)
-    fields = {name: options.pop(name) for name in ("no_content_check", "excluded") if name in options}
+    fields = {name: options.pop(name) for name in ("excluded",) if name in options}
     target = {"site": "local", "backend": "rocm", "gfx": ["gfx90a"], "driver": "6.3", **options}
     outcome = solve(catalog, replace(ask(catalog, text, **target), **fields), indexes)
     return outcome if isinstance(outcome, Resolution) else None
@@ -153,14 +153,10 @@ def test_one_line_names_what_is_not_judged(catalog: Catalog) -> None:
     assert lines == [f"Not judged: a, d (a.so is larger than 40 MB); c ({source})."]
 
 
-@pytest.mark.parametrize("options", [{"no_content_check": True}, {"site": "lumi-c", "backend": "cpu"}])
-def test_nothing_is_read_without_the_check_or_a_gpu(catalog: Catalog, options: dict[str, Any]) -> None:
+def test_nothing_is_read_without_a_gpu(catalog: Catalog) -> None:
     indexes = FakeIndexes({"a": releases(CUDA)})
-    is_cpu = options.get("backend") == "cpu"
-    resolution = found(catalog, indexes, **({"gfx": [], "driver": None} if is_cpu else {}) | options)
+    resolution = found(catalog, indexes, site="lumi-c", backend="cpu", gfx=[], driver=None)
     assert (state(resolution), indexes.judged) == ("1 pure", [])
-    assert resolution is not None
-    assert any("not checked" in text for text in resolution.warnings) is not is_cpu
 
 
 # Several releases.

@@ -20,7 +20,7 @@ from resolver.answers.suggest import MAX_SUGGESTIONS, request_arguments
 from resolver.compiling import compile_problem
 from resolver.compiling.problem import Demand, Problem, Relation, RelationRow, Variable
 from resolver.facts.catalog import Catalog, load
-from resolver.model import Conflict, Fact, Request, Resolution, Support
+from resolver.model import Conflict, Fact, Request, Resolution
 from resolver.solving.session import Session
 from tests.resolver.solve_helpers import again, ask, without_dates
 from tests.resolver.solving import minimal_core, restricted, solve, solve_preferred
@@ -102,7 +102,6 @@ CONFLICTS: dict[str, Callable[[Catalog], Request]] = {
     "two pins of torch": lambda c: ask(c, "torch==2.5.1 torch==2.9.1"),
     "a pin three steps away": lambda c: ask(c, "torchvision==0.18.1 rocm>=6.2 apex"),
     "an image of another ROCm": lambda c: ask(c, "torch==2.9.1 apex", base_image="lumi-rocm-rocm-6.2.4.sif"),
-    "too little trust": lambda c: ask(c, "torch flash-attn", support="documented"),
     "a target without code": lambda c: ask(c, "xformers torch", gfx=["gfx1100"], driver="6.4"),
     "a driver that was named": lambda c: ask(c, "torch==2.9.1", driver="5.7"),
     "right in 2025": lambda c: ask(c, "torch==2.1.2 rocm==5.6.* apex", day="2026-03-01"),
@@ -316,15 +315,6 @@ def test_other_day_is_suggested(requirements: str, catalog: Catalog) -> None:
     assert (changed.target.date.year, changed.requirements) == (2026, request.requirements)
 
 
-def test_weaker_support_is_suggested(catalog: Catalog) -> None:
-    request = ask(catalog, "torch==2.9.1 flash-attn", support="documented")
-    changes = [
-        again(catalog, request, suggestion.request) for suggestion in _conflict(catalog, request).suggestions
-    ]
-    (trusting,) = [change for change in changes if change.support != "documented"]
-    assert (trusting.support, trusting.requirements) == ("observed", request.requirements)
-
-
 def test_request_arguments_round_trip(clash: tuple[Request, Conflict], catalog: Catalog) -> None:
     for no_prebuilt in (False, True):
         request = replace(clash[0], no_prebuilt=no_prebuilt)
@@ -363,7 +353,6 @@ def test_several_conflicts_still_have_suggestions(requirements: str, catalog: Ca
         ("megablocks", {"site": "archer2"}, "for dardel"),
         ("xformers", {"gfx": ["gfx906"]}, "for gfx90a, which lumi-g has"),
         ("apex", {"backend": "cpu"}, "for gfx90a, which lumi-g has"),
-        ("apex", {"support": "documented"}, "also accept"),
         (
             "torch",
             {"site": "local", "backend": "rocm", "gfx": ["gfx950"], "driver": "6.4"},
@@ -417,12 +406,11 @@ def test_suggestions_only_name_architectures_of_a_site(requirements: str, catalo
         max_size=4,
     ),
     st.sampled_from(["lumi-g", "archer2", "archer2-cpu"]),
-    st.sampled_from(["any", "observed", "documented"]),
 )
 def test_suggestions_resolve_and_leave_nothing_out(
-    catalog: Catalog, requirements: set[str], site: str, support: Support
+    catalog: Catalog, requirements: set[str], site: str
 ) -> None:
-    request = ask(catalog, " ".join(sorted(requirements)), site=site, day="2026-11-21", support=support)
+    request = ask(catalog, " ".join(sorted(requirements)), site=site, day="2026-11-21")
     answer = resolve(catalog, request)
     if isinstance(answer, Resolution):
         return

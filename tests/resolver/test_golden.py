@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 from resolver.answers.proven import judge
 from resolver.answers.resolve import resolve
 from resolver.facts.catalog import Catalog
-from resolver.model import Conflict, Distribution, Prefer, Request, Resolution, Support
+from resolver.model import Conflict, Distribution, Prefer, Request, Resolution
 from resolver.versions import allows
 from tests.resolver.solve_helpers import ask
 
@@ -26,7 +27,6 @@ class Case(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
     expect: str
     source: str = ""
     """Where the set was run."""
-    support: Support = "any"
     prefer: Prefer = "advised"
     gfx: list[str] | None = None
     driver: str | None = None
@@ -71,7 +71,6 @@ def test_catalog_gives_expected_answer(path: Path, catalog: Catalog) -> None:
         python=case.python,
         glibc=case.glibc,
         base_image=case.base_image,
-        support=case.support,
         prefer=case.prefer,
     )
     answer = resolve(catalog, request)
@@ -121,6 +120,7 @@ def _is_resolved(case: Case, request: Request, answer: Resolution, catalog: Cata
     assert picks.keys().isdisjoint(case.without)
     assert [name for name, pick in picks.items() if pick.verdict != "supported"] == case.at_own_risk
     assert [part for part in case.warns if part not in "\n".join(answer.warnings)] == []
+    assert [text for text in (*answer.warnings, *answer.notes) if not re.fullmatch(r"[a-z-]+", text.id)] == []
     for requirement in request.requirements:
         assert allows(
             [requirement.specifier] if requirement.specifier is not None else [],

@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from resolver.answers.resolve import resolve, solve
+from resolver.answers.resolve import resolve
 from resolver.compiling import compile_problem
 from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.facts.catalog import Catalog, load, recipe_for
 from resolver.facts.schema import Backend, Requires
 from resolver.lock import dumps, read_lock
-from resolver.model import Conflict, Resolution, Support
+from resolver.model import Conflict, Resolution
 from resolver.providers.inferred import infer_releases, with_releases_of
-from resolver.solving.session import Refuted
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import URL, FakeIndexes, FakeRelease
 
@@ -110,16 +109,14 @@ def _inferred(catalog: Catalog) -> dict[str, str]:
     return {str(version): neighbour for (_, version, _), neighbour in catalog.inferred.items()}
 
 
-def _resolved(
-    catalog: Catalog, indexes: FakeIndexes | None, text: str, support: Support = "any"
-) -> Resolution:
-    answer = resolve(catalog, ask(catalog, text, site="local", backend="cpu", support=support), indexes)
+def _resolved(catalog: Catalog, indexes: FakeIndexes | None, text: str) -> Resolution:
+    answer = resolve(catalog, ask(catalog, text, site="local", backend="cpu"), indexes)
     assert isinstance(answer, Resolution), answer
     return answer
 
 
-def _conflict(catalog: Catalog, indexes: FakeIndexes, text: str, support: Support = "any") -> Conflict:
-    answer = resolve(catalog, ask(catalog, text, site="local", backend="cpu", support=support), indexes)
+def _conflict(catalog: Catalog, indexes: FakeIndexes, text: str) -> Conflict:
+    answer = resolve(catalog, ask(catalog, text, site="local", backend="cpu"), indexes)
     assert isinstance(answer, Conflict), answer
     return answer
 
@@ -275,13 +272,6 @@ def test_conflict_that_no_release_resolves_is_explained(ext: Catalog) -> None:
     ]
 
 
-def test_support_without_inferred_facts_queries_no_index(ext: Catalog) -> None:
-    indexes = FakeIndexes({"bridge": {"1.7": WHEEL}})
-    request = ask(ext, "bridge python==3.11", site="local", backend="cpu", support="observed")
-    assert isinstance(solve(ext, request, indexes), Refuted)
-    assert indexes.asked == []
-
-
 @pytest.mark.parametrize("asked", ["ext==1.5", "ext", "ext==1.0 python==3.12"])
 def test_unreachable_index_is_an_error(ext: Catalog, asked: str) -> None:
     indexes = FakeIndexes({}, unreachable=["ext"])
@@ -390,19 +380,6 @@ def test_deepspeed_that_is_not_listed_resolves_at_lumi_g(catalog: Catalog) -> No
         assert (pick.version, pick.support, pick.origin) == (version, "inferred", "build")
         text = f"deepspeed {version} is not in the catalog, so it has the facts of {neighbour} (inferred)."
         assert text in lock.warnings
-
-
-@pytest.mark.parametrize("support", ["observed", "documented"])
-def test_support_refuses_inferred_release_with_reason(catalog: Catalog, support: Support) -> None:
-    request = ask(catalog, "deepspeed==0.20.0", support=support)
-    answer = resolve(catalog, request, FakeIndexes({"deepspeed": DEEPSPEED}))
-    assert isinstance(answer, Conflict)
-    reason = f"(only inferred, which --support {support} does not allow)"
-    assert [item.text for item in answer.core] == [
-        "you asked for deepspeed==0.20.0",
-        f"deepspeed 0.20.0 is not in the catalog, so it has the facts of 0.19.8 {reason}",
-    ]
-    assert any("also accept inferred facts" in suggestion.change for suggestion in answer.suggestions)
 
 
 def test_bitsandbytes_after_a_commit_cannot_be_inferred(catalog: Catalog) -> None:

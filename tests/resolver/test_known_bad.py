@@ -149,9 +149,9 @@ def test_weak_row_excludes_only_its_combination(number: int, catalog: Catalog, o
         itertools.islice({"torch": ">=2.8", "rocm": ">=6.4", "python": "==3.8"}.items(), number)
     )
     mine = load([overlay(_row(combination))])
-    request = ask(catalog, "torch<2.8", support="documented")
+    request = ask(catalog, "torch<2.8")
     assert _picks(resolve(mine, request)) == _picks(resolve(catalog, request))
-    assert isinstance(resolve(mine, ask(mine, "torch rocm==6.3.*", support="documented")), Resolution)
+    assert isinstance(resolve(mine, ask(mine, "torch rocm==6.3.*")), Resolution)
 
 
 # Conditions.

@@ -17,7 +17,7 @@ from resolver.answers.resolve import resolve
 from resolver.errors import LockError
 from resolver.facts.catalog import Catalog
 from resolver.lock import digest_of, dumps, read_lock
-from resolver.model import Prefer, Request, Resolution, Target
+from resolver.model import Notice, Prefer, Request, Resolution, Target
 from tests.resolver.solve_helpers import ask
 
 FIVE = "torch apex deepspeed flash-attn bitsandbytes"
@@ -150,6 +150,18 @@ def test_lock_has_header_and_unix_line_endings(text: str) -> None:
     assert text.startswith("# Written by `matrix resolve`")
     assert "\r" not in text
     assert text.endswith("\n")
+
+
+def test_lock_has_the_text_of_a_warning_alone(catalog: Catalog, tmp_path: Path) -> None:
+    lock = msgspec.structs.replace(
+        _resolved(catalog, "apex"), warnings=(Notice("skipped", "a 2", "a 2 was skipped."),)
+    )
+    path = tmp_path / "matrix.lock"
+    path.write_text(dumps(lock))
+    assert tomllib.loads(path.read_text())["warnings"] == ["a 2 was skipped."]
+    (read,) = read_lock(path).warnings
+    assert (read, read.id, read.subject) == ("a 2 was skipped.", "", "")
+    assert (lock.warnings[0].id, lock.warnings[0].subject) == ("skipped", "a 2")
 
 
 def test_missing_lock_names_matrix_resolve(tmp_path: Path) -> None:

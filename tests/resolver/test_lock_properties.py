@@ -21,7 +21,7 @@ from resolver.compiling import compile_problem
 from resolver.errors import LockError, UsageError
 from resolver.facts.catalog import Catalog, load
 from resolver.lock import dumps, read_lock
-from resolver.model import IMAGE, Prefer, Preinstalled, Request, Resolution, Support
+from resolver.model import IMAGE, Prefer, Preinstalled, Request, Resolution
 from resolver.solving.session import Session
 from tests.resolver.solve_helpers import ask
 from tests.resolver.universe import EXAMPLES
@@ -32,7 +32,6 @@ IN_A_FOLDER = settings(
     max_examples=30,
     suppress_health_check=[*EXAMPLES.suppress_health_check, HealthCheck.function_scoped_fixture],
 )
-SUPPORT: list[Support] = ["any", "observed"]
 PREFER: list[Prefer] = ["newest", "proven", "oldest"]
 NAMES = sorted(CATALOG.package)
 TORCHES = sorted(row.version for row in CATALOG.torch.values() if row.backend == "rocm")
@@ -66,7 +65,6 @@ def requests(draw: st.DrawFn) -> Request:
         backend="rocm",
         gfx=gfx,
         driver=driver,
-        support=draw(st.sampled_from(SUPPORT)),
         prefer=draw(st.sampled_from(PREFER)),
     )
     preinstalled = draw(st.sampled_from(KEPT))

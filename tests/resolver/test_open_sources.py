@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from resolver.answers.resolve import resolve
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
-from resolver.model import Conflict, Preinstalled, Request, Resolution, Support
+from resolver.model import Conflict, Preinstalled, Request, Resolution
 from resolver.requirements import parse_requirement
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease
@@ -19,8 +19,8 @@ STATIC = FakeRelease(wheels=(), sdist=True)
 LEGACY = FakeRelease(wheels=(), sdist=True, static=False, requires=["six>=1"])
 
 
-def _resolved(catalog: Catalog, indexes: FakeIndexes, text: str, support: Support = "any") -> Resolution:
-    request = ask(catalog, text, site="local", backend="cpu", python="3.12", support=support)
+def _resolved(catalog: Catalog, indexes: FakeIndexes, text: str) -> Resolution:
+    request = ask(catalog, text, site="local", backend="cpu", python="3.12")
     answer = resolve(catalog, request, indexes)
     assert isinstance(answer, Resolution), answer
     return answer
@@ -65,18 +65,6 @@ def test_dynamic_metadata_counts_for_the_catalog(catalog: Catalog) -> None:
     release = FakeRelease(wheels=(), sdist=True, static=False, requires=["torch==2.9.*"])
     lock = _resolved(catalog, FakeIndexes({"old": {"2.0": release}}), "old")
     assert lock.version_of("torch").startswith("2.9.")
-
-
-@pytest.mark.parametrize("support", ["documented", "observed"])
-def test_support_excludes_dynamic_metadata(catalog: Catalog, support: Support) -> None:
-    indexes = FakeIndexes({"old": {"2.0": LEGACY, "1.0": STATIC}})
-    lock = _resolved(catalog, indexes, "old", support)
-    pick = lock.pick("old")
-    assert pick is not None
-    assert (pick.version, pick.support) == ("1.0", "documented")
-    assert (
-        "old 2.0 was skipped: it has no metadata that can be read without running its code." in lock.warnings
-    )
 
 
 def test_wheel_is_preferred_to_sdist(catalog: Catalog) -> None:

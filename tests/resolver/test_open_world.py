@@ -20,7 +20,7 @@ from resolver.answers.resolve import resolve
 from resolver.errors import MatrixError, SourceError, TooLargeError, UsageError
 from resolver.facts.catalog import Catalog, load
 from resolver.indexes import File, Metadata
-from resolver.model import Conflict, Preinstalled, Request, Resolution, Support, Target
+from resolver.model import Conflict, Preinstalled, Request, Resolution, Target
 from resolver.requirements import parse_requirement
 from resolver.solving import projects as projects_module
 from tests.resolver.open_universe import DAY, GLIBC, catalog_of_pythons, open_universe, versions_of
@@ -203,7 +203,8 @@ def test_requirement_that_depends_on_python_can_change_it() -> None:
 
 def test_metadata_that_one_python_lacks_changes_python() -> None:
     old = FakeRelease(wheels=["cp311-cp311-manylinux_2_28_x86_64"], sdist=True, static=False)
-    resolution = answer({"a": {"1": old}}, "a", pythons=("3.12", "3.11"), support="documented", glibc=None)
+    indexes = WheelMetadata({"a": {"1": old}})
+    resolution = answer(indexes, "a", pythons=("3.12", "3.11"), glibc=None)
     assert isinstance(resolution, Resolution)
     assert resolution.version_of("python") == "3.11"
 
@@ -378,7 +379,7 @@ def test_sdist_without_static_metadata_is_skipped_and_reported() -> None:
             "1": FakeRelease(wheels=(), sdist=True),
         }
     }
-    resolution = answer(projects, "a", support="documented", glibc=None)
+    resolution = answer(WheelMetadata(projects), "a", glibc=None)
     assert isinstance(resolution, Resolution)
     assert versions_of(resolution) == {"a": "1"}
     assert any(warning.startswith("a 2 was skipped") for warning in resolution.warnings)
@@ -592,20 +593,19 @@ class Threaded(Prefetching):
 
 
 @pytest.mark.parametrize(
-    ("on", "versions", "keys", "support", "resolves"),
+    ("on", "versions", "keys", "resolves"),
     [
-        ("gfx", "gfx90a", "", "any", False),
-        ("gfx", "gfx90a", "partial = true", "any", True),
-        ("gfx", "gfx90a", "partial = true", "observed", False),
-        ("gfx", "gfx942", "", "observed", True),
-        ("glibc", ">=2.35", "", "any", True),
-        ("glibc", ">=2.99", "", "any", False),
-        ("kernel-driver", ">=6.2", "", "any", True),
-        ("kernel-driver", ">=6.4", "", "any", False),
+        ("gfx", "gfx90a", "", False),
+        ("gfx", "gfx90a", "partial = true", True),
+        ("gfx", "gfx942", "", True),
+        ("glibc", ">=2.35", "", True),
+        ("glibc", ">=2.99", "", False),
+        ("kernel-driver", ">=6.2", "", True),
+        ("kernel-driver", ">=6.4", "", False),
     ],
 )
 def test_facts_of_catalog_about_files_and_systems(
-    on: str, versions: str, keys: str, support: Support, overlay: Callable[[str], Path], *, resolves: bool
+    on: str, versions: str, keys: str, overlay: Callable[[str], Path], *, resolves: bool
 ) -> None:
     known = 'status = "observed"\nsource = "somewhere"\n'
     rows = (
@@ -622,7 +622,6 @@ def test_facts_of_catalog_about_files_and_systems(
         gfx=["gfx942"],
         driver="6.3",
         glibc="2.39",
-        support=support,
     )
     outcome = resolve(catalog, request, FakeIndexes({"openext": {"1.0": FakeRelease()}}))
     assert isinstance(outcome, Resolution) is resolves
@@ -700,6 +699,14 @@ def test_release_that_requires_a_project_with_a_broken_page_is_not_chosen() -> N
         answer(Broken(projects), "b")
 
 
+class WheelMetadata(FakeIndexes):
+    """Indexes without metadata of sdists that a build may change."""
+
+    def metadata(self, files: Sequence[File]) -> Metadata | None:
+        found = (super(WheelMetadata, self).metadata([file]) for file in files)
+        return next((metadata for metadata in found if metadata and not metadata.dynamic), None)
+
+
 class Unreadable(FakeIndexes):
     """Indexes with releases whose metadata is broken: the reason follows from the version."""
 
@@ -707,8 +714,8 @@ class Unreadable(FakeIndexes):
         super().__init__(projects)
         self.reason = reason
 
-    def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
-        metadata = super().metadata(files, allow_dynamic=allow_dynamic)
+    def metadata(self, files: Sequence[File]) -> Metadata | None:
+        metadata = super().metadata(files)
         if metadata is None or metadata.name != "a":
             return metadata
         msg = f"The metadata of {files[0].name} (a on {files[0].index}) cannot be used."

@@ -171,7 +171,7 @@ def test_extras_for_amd_gpus_are_named_if_none_is_requested(
     for text, expected in ((requested, named), ("b", [])):
         answer = resolve(load(), ask(load(), text, day="2026-11-21"), indexes)
         assert isinstance(answer, Resolution)
-        (sentence,) = [one for one in answer.warnings if "AMD GPUs" in one] or [""]
+        (sentence,) = [str(one) for one in answer.warnings if "AMD GPUs" in one] or [""]
         assert [name for name in expected if name in sentence] == expected
         assert bool(sentence) == bool(expected)
     cpu = ask(load(), requested, site="local", backend="cpu", python="3.12", glibc="2.36", day="2026-11-21")
@@ -236,10 +236,10 @@ def test_conflict_is_reported_before_suggestions_are_searched(monkeypatch: pytes
 class SlowIndexes(FakeIndexes):
     """Needs a tenth of a second for the metadata of a release."""
 
-    def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
+    def metadata(self, files: Sequence[File]) -> Metadata | None:
         """Return the metadata, late."""
         sleep(0.1)
-        return super().metadata(files, allow_dynamic=allow_dynamic)
+        return super().metadata(files)
 
 
 def test_suggestions_have_a_limit_of_time(monkeypatch: pytest.MonkeyPatch) -> None:

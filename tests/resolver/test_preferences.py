@@ -18,7 +18,7 @@ from resolver.errors import SourceError, UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog, closed_names, load
 from resolver.indexes import File, Metadata
-from resolver.model import Conflict, Request, Resolution, Support, Target
+from resolver.model import Conflict, Request, Resolution, Target
 from resolver.requirements import parse_requirement
 from resolver.solving.session import Refuted
 from tests.resolver.open_universe import DAY, GLIBC, OpenUniverse, open_universe, versions_of
@@ -185,9 +185,9 @@ def _catalog(*rows: schema.Row) -> Catalog:
     return Catalog.from_rows(schema.CatalogFile(schema=1, python=pythons, site=[site], **by_kind))  # type: ignore[arg-type]
 
 
-def _request(*requirements: str, support: Support = "any") -> Request:
+def _request(*requirements: str) -> Request:
     target = Target(site="here", date=DAY, backend="cpu", glibc=GLIBC)
-    return Request(target, tuple(map(parse_requirement, requirements)), support=support)
+    return Request(target, tuple(map(parse_requirement, requirements)))
 
 
 def test_python_of_the_image_is_decided_before_requested_releases(catalog: Catalog) -> None:
@@ -381,7 +381,7 @@ class _Unreadable(FakeIndexes):
         self.problem = problem
         self.tried: list[str] = []
 
-    def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
+    def metadata(self, files: Sequence[File]) -> Metadata | None:
         self.tried.append(files[0].name)
         name = files[0].name
         if name.startswith("bad-") and not name.removeprefix("bad-").startswith("0."):
@@ -389,7 +389,7 @@ class _Unreadable(FakeIndexes):
                 msg = f"{name} is broken."
                 raise SourceError(msg)
             return None
-        return super().metadata(files, allow_dynamic=allow_dynamic)
+        return super().metadata(files)
 
 
 @pytest.mark.parametrize("problem", ["broken", "none"])

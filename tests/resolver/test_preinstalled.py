@@ -254,15 +254,6 @@ def test_preinstalled_lock_is_deterministic(kept: str, catalog: Catalog) -> None
         assert dumps(resolved(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))) == text
 
 
-def test_preinstalled_conflicts_with_documented_support(catalog: Catalog) -> None:
-    request = ask(catalog, "torch", day="2025-06-01", support="documented")
-    answer = resolve(catalog, keeping(request, torch="2.8.0a0+ours"))
-    assert isinstance(answer, Conflict)
-    texts = " ".join(item.text for item in answer.core)
-    assert "--support documented allows" in texts
-    assert "the base image contains torch 2.8.0a0+ours" in texts
-
-
 @pytest.mark.parametrize(
     ("version", "backend", "text"),
     [

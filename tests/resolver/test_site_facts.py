@@ -11,7 +11,7 @@ from resolver.answers.resolve import resolve
 from resolver.compiling import compile_problem
 from resolver.compiling.problem_builder import is_advised
 from resolver.facts.catalog import Catalog, load
-from resolver.model import Conflict, Prefer, Resolution, Support
+from resolver.model import Conflict, Prefer, Resolution
 from resolver.versions import minor, sort_key
 from tests.resolver.solve_helpers import ask
 
@@ -159,12 +159,6 @@ def test_run_counts_at_its_site_only(overlay: Overlay) -> None:
     assert isinstance(resolve(catalog, request), Conflict)
 
 
-def test_documented_support_excludes_runs(overlay: Overlay) -> None:
-    catalog = load([overlay(_run("7.1.1", "2026-09-29"))])
-    request = ask(catalog, "rocm==7.1.*", day=TODAY, support="documented")
-    assert isinstance(resolve(catalog, request), Conflict)
-
-
 # GPU architectures and drivers.
 
 
@@ -222,21 +216,18 @@ def test_undocumented_system_is_not_checked(overlay: Overlay) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gfx", "partial", "support", "answer"),
+    ("gfx", "partial", "answer"),
     [
-        ("gfx90a", "false", "observed", Resolution),
-        ("gfx942", "false", "any", Conflict),
-        ("gfx942", "true", "any", Resolution),
-        ("gfx942", "true", "observed", Conflict),
-        ("gfx90a", "true", "observed", Resolution),
+        ("gfx90a", "false", Resolution),
+        ("gfx942", "false", Conflict),
+        ("gfx942", "true", Resolution),
+        ("gfx90a", "true", Resolution),
     ],
 )
-def test_partial_list_excludes_nothing(
-    gfx: str, partial: str, support: Support, answer: type, overlay: Overlay
-) -> None:
+def test_partial_list_excludes_nothing(gfx: str, partial: str, answer: type, overlay: Overlay) -> None:
     keys = f'on = "gfx"\nversions = ["gfx90a"]\npartial = {partial}'
     catalog = load([overlay(_requires(keys))])
-    request = ask(catalog, "newext", site="local", backend="rocm", gfx=[gfx], support=support, day=TODAY)
+    request = ask(catalog, "newext", site="local", backend="rocm", gfx=[gfx], day=TODAY)
     assert isinstance(resolve(catalog, request), answer)
 
 

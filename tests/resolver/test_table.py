@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from resolver.answers import resolution as resolving
-from resolver.answers import resolve as resolve_module
 from resolver.answers import table as table_module
-from resolver.answers.resolve import SharedFacts, resolve
+from resolver.answers.resolve import resolve
 from resolver.answers.table import (
     COMBINATION,
     Cell,
@@ -25,12 +24,10 @@ from resolver.answers.table import (
     available_packages,
     request_of_cell,
 )
-from resolver.compiling import compile_facts, compile_problem
-from resolver.compiling.problem_builder import ProblemBuilder
+from resolver.compiling import compile_problem
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog, load_uncached
-from resolver.lock import dumps
-from resolver.model import Conflict, Prefer, Request, Resolution, Support
+from resolver.model import Conflict, Prefer, Request, Resolution
 from tests.resolver.solve_helpers import ask
 from tests.resolver.solving import solve
 from tests.resolver.universe import EXAMPLES
@@ -175,59 +172,19 @@ def _check(table: Table, row: TableRow, column: Column, image: str) -> None:
     assert row.verdict == ("at-own-risk" if at_risk else "supported")
 
 
-LEVELS: tuple[Support, ...] = ("any", "documented")
 CHOICES: tuple[Prefer, ...] = ("newest", "oldest", "proven")
 
 
-@pytest.mark.parametrize(("support", "prefer"), list(product(LEVELS, CHOICES)))
+@pytest.mark.parametrize("prefer", CHOICES)
 @pytest.mark.parametrize("requirements", ["", "zone upper built>=1.5 ready", "built torch<2.9 rocm"])
-def test_cells_of_tiny_catalog_equal_resolve(
-    tiny: Catalog, requirements: str, support: Support, prefer: Prefer
-) -> None:
-    table = Table(tiny, ask(tiny, requirements, site="hill", support=support, prefer=prefer), together=True)
+def test_cells_of_tiny_catalog_equal_resolve(tiny: Catalog, requirements: str, prefer: Prefer) -> None:
+    table = Table(tiny, ask(tiny, requirements, site="hill", prefer=prefer), together=True)
     cells = _all(table)
     for row, column in cells:
         for image in row.images or ("",):
             _check(table, row, column, image)
     assert any(row.cells[column.name].picks for row, column in cells)
     assert any(row.cells[column.name].refused for row, column in cells)
-
-
-@pytest.mark.parametrize(("support", "prefer"), list(product(LEVELS, CHOICES)))
-def test_shared_facts_change_no_answer(
-    tiny: Catalog, support: Support, prefer: Prefer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    request = ask(tiny, "zone upper built>=1.5 ready", site="hill", support=support, prefer=prefer)
-    table = Table(tiny, request, together=True)
-    compiled: list[ProblemBuilder] = []
-
-    def counting(builder: ProblemBuilder) -> None:
-        compiled.append(builder)
-        compile_facts(builder)
-
-    monkeypatch.setattr(resolve_module, "compile_facts", counting)
-    facts = SharedFacts()
-    cells = [(row, column) for row, column in _all(table) if row.cells[column.name].picks]
-    for row, column in cells:
-        own = request_of_cell(table.request, row, column)
-        keep = {pick.name: pick.key for pick in row.cells[column.name].picks}
-        answer = resolve(tiny, own, keep=keep, facts=facts)
-        alone = resolve(tiny, own, keep=keep)
-        assert isinstance(answer, Resolution)
-        assert isinstance(alone, Resolution)
-        assert dumps(answer) == dumps(alone)
-    assert 0 < len(compiled) < len(cells)
-
-
-def test_shared_facts_leave_conflicts_alone(tiny: Catalog) -> None:
-    facts = SharedFacts()
-    requests = [
-        ask(tiny, f"{name} torch=={torch} python==3.11", site="hill")
-        for name, torch in product(("built==2.0", "upper==1.1"), tiny.torch)
-    ]
-    answers = [resolve(tiny, request, facts=facts) for request in requests]
-    assert answers == [resolve(tiny, request) for request in requests]
-    assert {type(answer) for answer in answers} == {Conflict, Resolution}
 
 
 @pytest.mark.parametrize("limits", ["", "torch>=2.8", "python==3.11", "rocm==6.2.*", "base-image"])
@@ -308,14 +265,6 @@ def test_refusal_names_deciding_components(
     assert _cell(table, column.name, images=images, torch=torch, python=python).refused == reason
 
 
-def test_refusal_names_support(tiny: Catalog) -> None:
-    table = Table(tiny, ask(tiny, "built==1.0", site="hill", support="documented"))
-    assert {row.cells["built"].refused for row in table.rows() if row.cells["built"].refused} == {"support"}
-    trusting = Table(tiny, ask(tiny, "built==1.0", site="hill"))
-    support = [pick.support for row in trusting.rows() for pick in row.cells["built"].picks]
-    assert set(support) == {"inferred"}
-
-
 def test_refusal_names_combination(tiny: Catalog) -> None:
     table = Table(tiny, ask(tiny, "upper zone", site="hill"), together=True)
     cells = next(
@@ -381,7 +330,7 @@ SITES = {
     "ARCHER2": {"site": "archer2", "day": "2026-06-01"},
     "the CPU": {"site": "local", "backend": "cpu", "python": "3.12", "glibc": "2.36"},
     "proven": {"site": "lumi-g", "day": "2026-06-01", "prefer": "proven"},
-    "observed, oldest": {"site": "lumi-g", "day": "2026-06-01", "support": "observed", "prefer": "oldest"},
+    "oldest": {"site": "lumi-g", "day": "2026-06-01", "prefer": "oldest"},
 }
 
 

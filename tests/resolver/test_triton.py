@@ -153,7 +153,7 @@ def of_torch(
 def test_triton_of_some_pythons(catalog: Catalog, python: str, triton: str) -> None:
     torch = "2.2.2+rocm5.7"
     indexes = of_torch(catalog, torch, [f'{OWN}==2.2.0; python_version < "3.12"'])
-    request = rocm(catalog, f"torch=={torch} python=={python}", support="any")
+    request = rocm(catalog, f"torch=={torch} python=={python}")
     assert tritons(locked(resolve(catalog, request, indexes))) == ({OWN: triton} if triton else {})
 
 

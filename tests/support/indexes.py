@@ -147,13 +147,11 @@ class FakeIndexes:
         file = msgspec.structs.replace(file, requires_python=release.requires_python)
         return _Project(name, (_Release(version, (file,)),), "active")
 
-    def metadata(self, files: Sequence[File], *, allow_dynamic: bool = False) -> Metadata | None:
-        """Return the metadata of a wheel, or else of an sdist if it is static or may be dynamic."""
+    def metadata(self, files: Sequence[File]) -> Metadata | None:
+        """Return the metadata of the first file."""
         for file in files:
             name, version, release = self._releases[file.url]
             is_wheel = file.name.endswith(".whl")
-            if not (is_wheel or release.static or allow_dynamic):
-                continue
             self.read.append(f"{name}=={version}")
             return Metadata(
                 name=name,

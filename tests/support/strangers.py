@@ -28,6 +28,7 @@ from resolver.model import (
     Edge,
     Fact,
     FactsFile,
+    Notice,
     Preinstalled,
     Request,
     Resolution,
@@ -102,8 +103,8 @@ def everything(*, keeps_torch: bool) -> Resolution:
         edges=(Edge("apex", "torch", "run", declared=False, requirement="torch>=2"),),
         left_open=("the requirements of torch",),
         indexes=("https://own.example/simple",),
-        notes=("a note",),
-        warnings=("a warning",),
+        notes=(Notice("", "", "a note"),),
+        warnings=(Notice("", "", "a warning"),),
     )
 
 
