@@ -12,6 +12,7 @@ from resolver.indexes import InstalledFiles
 from resolver.model import Fact, Notice
 from resolver.solving.reading import override_hint
 from resolver.solving.search import is_required
+from resolver.solving.states import Decided
 from resolver.solving.world import Part
 from resolver.versions import join_words, parse_specifier, version_key
 
@@ -62,21 +63,31 @@ class Answer(Part):
         return rules
 
     def _added(self) -> Iterator[Pick]:
-        extras: dict[str, list[str]] = {}
-        for choices in self.projects.open.values():
-            if choices.extra and is_required(self.search.domains[choices.number]):
-                extras.setdefault(choices.name, []).append(choices.extra)
+        domains = self.search.domains
         for choices, bit in self.projects.chosen():
-            release = choices.release(bit)
             files = self.projects.to_install(choices, bit, self.environment)
-            is_dynamic = bool(files) and (choices.name, release.version) in self._requirements.dynamic
+            is_dynamic = bool(files) and self._decided(choices.number).is_dynamic
+            extras = sorted(
+                extra for extra, node in choices.project.nodes.items() if is_required(domains[node.number])
+            )
             yield Pick(
                 choices.name,
-                release.version,
+                choices.release(bit).version,
                 files,
-                tuple(sorted(extras.get(choices.name, ()))),
+                tuple(filter(None, extras)),
                 "inferred" if is_dynamic else "documented",
             )
+
+    def _decided(self, number: int) -> Decided:
+        """Return what the search knows of the value of a variable."""
+        return self._requirements.decided.get((number, self.search.domains[number]), Decided())
+
+    def _variables_of(self, name: str) -> list[int]:
+        """Return the variables of a distribution in the search: of its project and extras, or the catalog."""
+        state = self.projects.states.get(name)
+        if state is not None:
+            return [choices.number for choices in state.nodes.values()]
+        return [self.session.number[name]] if name in self.session.number else []
 
     @cached_property
     def environment(self) -> Environment:
@@ -121,8 +132,8 @@ class Answer(Part):
     def passed_for_wheels(self) -> Iterator[Notice]:
         """Yield a sentence for each pick that was chosen because a newer release has no wheel."""
         for pick in self.picks:
-            newer = self.projects.passed.get(pick.name, pick.version)
-            if version_key(newer) > version_key(pick.version):
+            newer = self.projects.states[pick.name].passed
+            if newer and version_key(newer) > version_key(pick.version):
                 text = (
                     f"{pick.name} {pick.version} was chosen because {newer} has no wheel for "
                     f"{self.environment}. To build it, require {pick.name}=={newer}."
@@ -143,7 +154,7 @@ class Answer(Part):
 
     def files_read(self, name: str) -> Sequence[File]:
         """Return the files of a pick from which its metadata was read; none if it is only installed."""
-        choices = self.projects.open[name]
+        choices = self.projects.states[name].nodes[""]
         bit = self.search.domains[choices.number].bit_length() - 1
         return (
             () if isinstance(choices.release(bit), InstalledFiles) else self.projects.files_of(choices, bit)
@@ -157,7 +168,7 @@ class Answer(Part):
 
     def version_of(self, name: str) -> str:
         """Return the version of a distribution in the result; empty if it has none."""
-        choices = self.projects.open.get(name)
+        choices = self.projects.node(name)
         if choices is None:
             return self.problem.version(self.solution, name)
         domain = self.search.domains[choices.number]
@@ -172,37 +183,30 @@ class Answer(Part):
 
     def lacking(self) -> Iterator[Notice]:
         """Yield a warning for each required extra that the metadata of its distribution does not have."""
-        for (number, mask), texts in self._requirements.lacking.items():
+        for (number, mask), decided in self._requirements.decided.items():
             if self.search.domains[number] == mask:
-                yield from dict.fromkeys(texts)
+                yield from dict.fromkeys(decided.lacking)
 
     def was_read(self, name: str) -> bool:
         """Return whether the search has read the metadata of a distribution."""
-        numbers = [choices.number for choices in self.projects.nodes_of.get(name, ())]
-        numbers += [self.session.number[name]] if name in self.session.number else []
-        return any((number, self.search.domains[number]) in self._requirements.required for number in numbers)
+        return any(self._decided(number).required is not None for number in self._variables_of(name))
 
     def unread(self) -> dict[str, str]:
         """Return the distributions of the solution whose metadata could not be read, with the reason."""
         return {
-            self.session.names[number]: reason
-            for (number, mask), reason in self._requirements.unread.items()
-            if self.search.domains[number] == mask
+            self.session.names[number]: decided.unread
+            for (number, mask), decided in self._requirements.decided.items()
+            if decided.unread and self.search.domains[number] == mask
         }
 
     def requirements_of(self, name: str) -> list[tuple[str, str]]:
         """Return the names that a distribution requires in the result, with the requirements as written."""
         python = self.search.domains[self.session.number["python"]]
-        numbers = [choices.number for choices in self.projects.nodes_of.get(name, ())]
-        if name in self.session.number and not numbers:
-            numbers = [self.session.number[name]]
         return [
             (required, text)
-            for number in numbers
+            for number in self._variables_of(name)
             if is_required(self.search.domains[number])
-            for required, text, pythons in self._requirements.required.get(
-                (number, self.search.domains[number]), ()
-            )
+            for required, text, pythons in self._decided(number).required or ()
             if pythons & python
         ]
 
