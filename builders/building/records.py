@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 
 _STARTED, _FAILED = ".started.json", ".failed.json"
-_OF_THE_MACHINE = {"environment", "source", "internal"}
-"""Ids of errors whose cause may be gone at the next attempt: a missing tool, no network, a full disk."""
 _SHOWN_CHANGES = 6
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
@@ -257,22 +255,6 @@ def build_records(index: Index, names: Sequence[str] = ()) -> list[TaskState]:
             build.why = explain_changes(before.title, build.changed)
         builds += history
     return sorted(builds, key=_order)
-
-
-def built_for(index: Index) -> set[tuple[str, str]]:
-    """Return each package that was built, or failed to build, with the torch that it was built for."""
-    attempts = list(_attempts(index))
-    projects = {*index.projects(), *(build.name for build in attempts)}
-    builds = (build for project in projects for build in _history(index, project, attempts))
-    return {(build.name, str(build.inputs.get("torch", ""))) for build in builds}
-
-
-def earlier_failure(task: Task, index: Index) -> str:
-    """Return when and why a build from the same inputs failed for a reason in them; empty if it did not."""
-    failure = _read(failure_path(log_path(index, task.pick.name, task.build_key)))
-    if failure is None or failure.build_key != task.build_key or failure.id in _OF_THE_MACHINE:
-        return ""
-    return f"it failed on {failure.failed_on:%Y-%m-%d}: {failure.message.partition(chr(10))[0]}"
 
 
 def memory_of_failures(index: Index, name: str) -> float:

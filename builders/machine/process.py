@@ -131,13 +131,6 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def start_in_background(command: Sequence[str], log: Path) -> None:
-    """Start a program with ``setsid``, which may outlive this process and gets no interrupts."""
-    with log.open("ab") as sink:
-        detached = ["setsid", "--fork", *command]
-        subprocess.run(detached, check=True, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
-
-
 def output_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> str:
     """Return the output of a quick program, or an empty string if it fails."""
     return (bytes_of(command, env=env, timeout=_LONGEST_QUERY) or b"").decode(errors="replace")

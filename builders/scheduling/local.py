@@ -87,8 +87,7 @@ class _Forked(msgspec.Struct):
 class Builds:
     """Build the wheels of a plan, each in a process, as many at once as the machine allows.
 
-    `tasks` are by build key. Tasks with a lower `rank` are built first. Builds that are expected to end later
-    than `budget` seconds from the start are not started.
+    `tasks` are by build key.
     """
 
     def __init__(
@@ -97,15 +96,11 @@ class Builds:
         index: Index,
         limits: Limits,
         reporter: Reporter,
-        *,
-        rank: Mapping[str, int] | None = None,
-        budget: float | None = None,
     ) -> None:
         self.tasks, self.index, self.limits, self.reporter = tasks, index, limits, reporter
         self.wheels: dict[str, Path] = {}
         """By build key, as `errors`, in the order in which they were finished."""
         self.errors: dict[str, MatrixError] = {}
-        self._rank, self._budget = rank, budget
         self._capacity = machine(limits)
         self._estimates: dict[str, Resources] = {}
         self._jobserver: Jobserver | None = None
@@ -145,8 +140,6 @@ class Builds:
                     self._capacity,
                     self,
                     keep_going=keep_going,
-                    rank=self._rank,
-                    budget=self._budget,
                 )
             finally:
                 self._end_running()

@@ -83,8 +83,6 @@ class BuildsOutcome(msgspec.Struct, frozen=True):
     """Those that require a failed task, each with that task."""
     left: list[str] = []
     """Those that were not started because another task failed."""
-    over_budget: list[str] = []
-    """Those that would, or that require tasks that would, exceed the budget."""
 
 
 def graph_of(requires: Mapping[str, Iterable[str]]) -> DiGraph[str]:
@@ -116,28 +114,23 @@ def schedule(
     executor: Executor,
     *,
     keep_going: bool = False,
-    rank: Mapping[str, int] | None = None,
-    budget: float | None = None,
 ) -> BuildsOutcome:
     """Run all tasks, each after those that it requires, and return the outcome.
 
     A task that needs more than the machine has gets everything. With `keep_going`, more tasks start after a
-    failure; running tasks are always finished. Tasks with a lower `rank` are started first, whatever their
-    remaining paths. Tasks that are expected to end after `budget` seconds are not started.
+    failure; running tasks are always finished.
     """
-    scheduler = _Scheduler(graph, demands, capacity, executor, rank or {})
-    outcome, start = scheduler.outcome, executor.now()
+    scheduler = _Scheduler(graph, demands, capacity, executor)
+    outcome = scheduler.outcome
     while not scheduler.is_finished:
         if keep_going or not outcome.failed:
-            if budget is not None:
-                scheduler.leave_out(start + budget)
             scheduler.start_tasks()
         elif not scheduler.running:
             break
         if not scheduler.is_finished:
             for event in executor.wait():
                 scheduler.handle(event)
-    finished = {*outcome.done, *outcome.failed, *outcome.skipped, *outcome.over_budget}
+    finished = {*outcome.done, *outcome.failed, *outcome.skipped}
     outcome.left.extend(name for name in graph if name not in finished)
     return outcome
 
@@ -151,7 +144,6 @@ class _Scheduler:
         demands: Mapping[str, Resources],
         capacity: Resources,
         executor: Executor,
-        rank: Mapping[str, int],
     ) -> None:
         self.outcome = BuildsOutcome()
         self._waiting: set[str] = set()
@@ -160,11 +152,8 @@ class _Scheduler:
         self._capacity = capacity
         self._free = capacity
         self._demands = {name: _clipped(demands[name], capacity) for name in graph}
-        self._priority = {
-            name: (rank.get(name, 0), -path) for name, path in remaining_paths(graph, demands).items()
-        }
+        self._priority = {name: -path for name, path in remaining_paths(graph, demands).items()}
         self._missing = dict(graph.in_degree())
-        self._started: set[str] = set()
         self.running: dict[str, float] = {}
         """Tasks that hold tokens, with the time at which they started."""
         self._ready = sorted((self._priority[name], name) for name in graph if not self._missing[name])
@@ -172,22 +161,6 @@ class _Scheduler:
     @property
     def is_finished(self) -> bool:
         return not self._ready and not self.running and not self._waiting
-
-    def leave_out(self, deadline: float) -> None:
-        """Leave out ready tasks that would end after the deadline, and tasks that require them."""
-        from networkx import descendants
-
-        now = self._executor.now()
-        late = [
-            entry
-            for entry in self._ready
-            if entry[1] not in self._started and now + self._demands[entry[1]].seconds > deadline
-        ]
-        for entry in late:
-            self._ready.remove(entry)
-            known = {*self.outcome.skipped, *self.outcome.over_budget}
-            others = sorted(descendants(self._graph, entry[1]) - known)
-            self.outcome.over_budget.extend([entry[1], *others])
 
     def start_tasks(self) -> None:
         """Start the ready tasks that fit, those with the longest remaining path first."""
@@ -278,7 +251,6 @@ class _Scheduler:
         self._demands[name] = demand
         self._free = self._free.without(demand)
         self.running[name] = self._executor.now()
-        self._started.add(name)
         self._executor.start(name, demand)
 
     def _finish(self, name: str) -> None:

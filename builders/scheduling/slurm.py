@@ -2,15 +2,17 @@
 
 Light wheels share jobs. Jobs run ``matrix build-one``, which builds the wheels of a shared job on all of its
 cores. They are submitted held, each after the jobs of the wheels it requires, and then released, so that no
-job starts before all are known. Each writes its exit code into the index. One ``squeue`` queries the states
-of all jobs, less and less often while nothing changes. Slurm forgets jobs after some minutes; ``sacct``
-reports those that left no exit code, if the cluster has accounting.
+job starts before all are known. Each writes its exit code into the index; the result for a wheel is in the
+index and in the failure record of its build, and Slurm reports why a job ended. One ``squeue`` queries the
+states of all jobs, less and less often while nothing changes. Slurm forgets jobs after some minutes;
+``sacct`` reports those that left no exit code, if the cluster has accounting.
 
 Sources: sbatch(1), squeue(1), scancel(1), sacct(1), sinfo(1).
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -20,42 +22,66 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from builders.building.expected_time import Resources
-from builders.building.records import command_of
+from builders.building.directory import finished_commands, path_of
+from builders.building.records import command_of, failure_path, log_path
+from builders.building.watch import task_names
 from builders.machine.process import bytes_of, log_size, output_of, read_since, run
-from builders.scheduling.batch import BatchSystem, SubmittedJob, is_live
-from builders.scheduling.scheduler import graph_of, remaining_paths
+from builders.scheduling.batch import ENDED, Run, SubmittedJob, is_live, limits_of, needs_of, pack
 from builders.storage.files import cache_root, write_atomic
+from builders.storage.lease import exclusive_lock, holder_of
 from resolver.errors import EXIT_INTERRUPTED, CommandError, EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts.catalog import Catalog
+from resolver.texts import check_texts, explained
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
 
     from builders.building.records import TaskState
     from builders.index import Index
     from resolver.facts.schema import Partition
-    from resolver.reporter import Reporter
+    from resolver.reporter import Phase, Reporter
 
 
-_LIGHT = 60.0
-"""Seconds; a build that is expected to take less shares a job with others."""
-_LIGHT_JOBS = 4
-"""Those that light tasks share at most, for each level of requirements."""
-_TASKS_OF_JOB = 8
-"""Number of light tasks for each job, up to that number of jobs."""
-_CORES = 16
-"""Cores of a shared job, if those of the nodes are not known."""
 _LAUNCH_FAILED = "launch failed requeued held"
 """The reason of a job that Slurm holds until its user releases it: its node could not start it."""
 _TIME_LIMIT = "PartitionTimeLimit"
 _GLANCE = 1.0
 """Seconds between two checks for new exit codes, which do not query Slurm."""
 
+_SHORTEST_WAIT = 2.0
+"""Seconds between two queries after a change."""
+_RUNNING = {"RUNNING", "COMPLETING"}
+_PHASES: dict[str, Phase] = {"built": "done", "failed": "failed", "skipped": "skipped"}
+"""What to report for a task that has ended, by its state."""
+_ANOTHER_FAILED = "another wheel failed, and --keep-going is not set"
+_NO_JOBS_HINT = (
+    "They may have finished or been cancelled. If they belong to another index, name the index with --index."
+)
+_LONGEST_WAIT = 120.0
+"""Seconds between two queries while nothing changes."""
+_RETRIES = {
+    "BOOT_FAIL": 2, "LAUNCH_FAILED": 2, "NODE_FAIL": 2, "PREEMPTED": 2, "LOST": 1, "OUT_OF_MEMORY": 1,
+    "TIMEOUT": 1,
+}  # fmt: skip
+"""How often to submit a wheel again after each state. For ``TIMEOUT``, the number applies to jobs that
+finished other wheels; a wheel whose build made progress is submitted as often as needed."""
+_EXPLANATIONS = {
+    "BOOT_FAIL": "could not start: its node did not boot",
+    "CANCELLED": "was cancelled",
+    "DEADLINE": "reached its deadline",
+    "LAUNCH_FAILED": "could not start on its node",
+    "LOST": "is no longer known to Slurm, and left no exit code",
+    "NODE_FAIL": "ended because its node failed",
+    "OUT_OF_MEMORY": "ran out of memory",
+    "PREEMPTED": "was preempted",
+    "REVOKED": "was revoked",
+    "TIMEOUT": "reached its time limit",
+}
+"""By state, as the rest of a sentence about a job."""
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _PLAIN = re.compile(r"[\w.,+-]+")
 _MOST_RESTARTS = 3
@@ -227,126 +253,303 @@ def partition_of(catalog: Catalog, site: str, name: str = "") -> Partition | Non
     return max(rows, key=lambda row: row.max_hours or math.inf, default=None)
 
 
-def pack(tasks: Sequence[TaskState], most: int, cores: int = 0) -> list[list[TaskState]]:
-    """Distribute tasks over a limited number of jobs, each job after those whose wheels it requires.
+class Slurm:
+    """Submit the jobs of a run, follow them, and submit some of them again."""
 
-    Each heavy task has a separate job. Light tasks of the same level share a few: every requirement between
-    two jobs leads to a higher level, so no two jobs wait for each other. `cores` is what a job may have at
-    most.
-    """
-    levels: dict[str, int] = {}
-    heavy: dict[int, list[list[TaskState]]] = {}
-    light: dict[int, list[list[TaskState]]] = {}
-    lightness = {task.key: task.estimate.seconds < _LIGHT for task in tasks}
-    for task in tasks:
-        required = [key for key in task.requires if key in levels]
-        both = lightness[task.key]
-        levels[task.key] = max((levels[key] + (not (both and lightness[key])) for key in required), default=0)
-        if not lightness[task.key]:
-            heavy.setdefault(levels[task.key], []).append([task])
-            continue
-        present = light.setdefault(levels[task.key], [])
-        chains = [chain for chain in present if {other.key for other in chain} & {*required}]
-        light[levels[task.key]] = [chain for chain in present if chain not in chains]
-        light[levels[task.key]].append([*(other for chain in chains for other in chain), task])
-    groups = {
-        level: [*heavy.get(level, ()), *_shared(light.get(level, ()), cores)] for level in {*heavy, *light}
-    }
-    while sum(map(len, groups.values())) > most:
-        wide = [level for level, present in groups.items() if len(present) > 1]
-        if wide:
-            level = max(wide, key=lambda level: len(groups[level]))
-            first, second, *rest = sorted(groups[level], key=_expected)
-            groups[level] = [first + second, *rest]
-        else:
-            lower, upper = sorted(groups)[:2]
-            groups[upper] = [groups.pop(lower)[0] + groups[upper][0]]
-    return [group for level in sorted(groups) for group in groups[level]]
-
-
-def _shared(chains: Iterable[list[TaskState]], cores: int) -> list[list[TaskState]]:
-    """Distribute chains of light tasks over a few jobs, those that take longest first."""
-    jobs: list[list[TaskState]] = []
-    ordered = sorted(chains, key=_expected, reverse=True)
-    at_once = min(cores or _TASKS_OF_JOB, _TASKS_OF_JOB)
-    number = min(_LIGHT_JOBS, math.ceil(sum(map(len, ordered)) / at_once))
-    for chain in ordered:
-        if len(jobs) < number:
-            jobs.append(list(chain))
-        else:
-            min(jobs, key=_expected).extend(chain)
-    return jobs
-
-
-def _expected(group: Iterable[TaskState]) -> float:
-    return sum(task.estimate.seconds for task in group)
-
-
-def needs_of(
-    group: Sequence[TaskState], *, cores: int = 0, memory: float = 0.0, growth: int = 1
-) -> tuple[Resources, int]:
-    """Return what the builds of a job may use, and the MiB that it requests: 1 GiB more, if allowed.
-
-    The tasks of a job run at once, as far as `cores` and `memory` (GiB) allow: what a job may have at most, 0
-    if that is not known. `growth` multiplies the memory that was estimated.
-    """
-    estimates = {task.key: task.estimate for task in group}
-    widest = max(needs.cores for needs in estimates.values())
-    number = min(sum(needs.cores for needs in estimates.values()), cores or max(_CORES, widest))
-    per_core = max(needs.memory / needs.cores for needs in estimates.values())
-    if memory:
-        number = min(number, max(widest, math.floor((memory - 1) / per_core) if per_core else number))
-    used = math.ceil(growth * max(*(needs.memory for needs in estimates.values()), number * per_core))
-    requested = (used + 1) * 1024
-    if memory and requested > memory * 1024:
-        requested, used = math.floor(memory * 1024), math.ceil(memory)
-        number = max(1, number // growth)  # a job that ran out of memory cannot get more, so it does less
-    # One task may need its whole time limit. If another task does as well, the next job continues it.
-    paths = remaining_paths(graph_of({task.key: task.requires for task in group}), estimates)
-    longest = max(paths.values())
-    at_once = max(1, number // widest)
-    seconds = longest + (_expected(group) - longest) / at_once
-    seconds += max(task.time_limit - task.estimate.seconds for task in group)
-    return Resources(number, used, seconds), requested
-
-
-class Slurm(BatchSystem):
-    """Slurm, through its own commands."""
-
-    name = "slurm"
-    title = "Slurm"
-    retries: ClassVar = {
-        "BOOT_FAIL": 2,
-        "LAUNCH_FAILED": 2,
-        "NODE_FAIL": 2,
-        "PREEMPTED": 2,
-        "LOST": 1,
-        "OUT_OF_MEMORY": 1,
-        "TIMEOUT": 1,
-    }
-    explanations: ClassVar = {
-        "BOOT_FAIL": "could not start: its node did not boot",
-        "CANCELLED": "was cancelled",
-        "DEADLINE": "reached its deadline",
-        "LAUNCH_FAILED": "could not start on its node",
-        "LOST": "is no longer known to Slurm, and left no exit code",
-        "NODE_FAIL": "ended because its node failed",
-        "OUT_OF_MEMORY": "ran out of memory",
-        "PREEMPTED": "was preempted",
-        "REVOKED": "was revoked",
-        "TIMEOUT": "reached its time limit",
-    }
-    advice: ClassVar = {"TIMEOUT": "; allow more with --time"}
-    while_silent = "The jobs continue; waiting for Slurm."
-    longest_wait = 120.0
-    how_to_find_jobs = "squeue --me"
+    run: Run
 
     def __init__(self, index: Index, reporter: Reporter) -> None:
-        super().__init__(index, reporter)
+        self.index = index
+        self.reporter = reporter
+        self._is_silent = False  # whether the last query got no response
+        self._dropped: set[str] = set()  # jobs that were cancelled because a wheel failed
+        self._published_at = 0  # when the index last changed
         self._rows: list[_QueueLine] = []  # the last answer of `squeue`
         self._warned: set[str] = set()  # jobs that Slurm does not start
 
-    def require(self, consequence: str) -> None:  # noqa: D102
+    def current_run(self) -> Run | None:
+        """Return the run of this user that has not been finished; raise `MatrixError` if it is damaged."""
+        path = self.state_file
+        hint = f"List the jobs with `squeue --me`, then remove {path}."
+        data: object = None
+        try:
+            data = msgspec.json.decode(path.read_bytes())
+            check_texts(data, path, MatrixError, hint, lines=True)
+            return msgspec.convert(data, Run)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as error:
+            reason = explained(str(error), data)
+            msg = f"{path}, which lists the Slurm jobs of a run, cannot be read: {reason}."
+            raise MatrixError(msg, hint=hint) from None
+
+    def check(self) -> None:
+        """Check that Slurm responds, and that no run of this user is unfinished (`UsageError`)."""
+        if self.current_run() is not None:
+            msg = "The Slurm jobs of an earlier run into this index are not finished."
+            option = "--executor slurm"
+            hint = f"Follow them with `{option} --attach`, or cancel them with `{option} --cancel`."
+            raise UsageError(msg, hint=hint)
+        self.require("Nothing was built.")
+
+    def start(self, run: Run) -> Run:
+        """Submit the jobs of a run and follow them until all have ended; return the run with its results."""
+        for task in run.tasks:
+            self._failure_record(task).unlink(missing_ok=True)
+        write_atomic(self.state_file, msgspec.json.encode(run))
+        return self.follow()
+
+    def follow(self) -> Run:
+        """Follow the jobs of this user's run until all have ended; return the run with its results.
+
+        Missing jobs are submitted. An interrupt does not affect the jobs. Raise `UsageError` if there is no
+        run, and `CommandError` if a job was rejected, and no other job is left.
+        """
+        path = self.state_file
+
+        def waiting() -> None:
+            self.reporter.info(f"Another process follows these jobs: {holder_of(path)}. Waiting for it.")
+
+        with exclusive_lock(path.with_suffix(".lock"), on_wait=waiting):
+            run = self.current_run()
+            if run is None:
+                msg = f"You have no Slurm jobs that build wheels for {self.index.root}."
+                raise UsageError(msg, hint=_NO_JOBS_HINT)
+            self.run = run
+            try:
+                with self.reporter.task("Slurm jobs"):
+                    self._follow()
+            except MatrixError:
+                if not run.jobs:
+                    self._forget()
+                raise
+            self._forget()
+            return run
+
+    def cancel(self) -> list[str]:
+        """Cancel the jobs of this user's run, if there is one; return their numbers.
+
+        If Slurm does not respond (`EnvironmentLacksError`, `CommandError`), the run is kept.
+        """
+        run = self.current_run()
+        if run is None:
+            return []
+        self.run = run
+        self.state_file.unlink(missing_ok=True)  # first: a process that follows the run submits no more
+        try:
+            numbers = self._cancel_all()
+        except MatrixError:
+            write_atomic(self.state_file, msgspec.json.encode(run))
+            raise
+        self._forget()
+        return numbers
+
+    @property
+    def state_file(self) -> Path:
+        """The file with this user's run."""
+        return self.index.state / "slurm" / f"{os.getuid()}.json"
+
+    @property
+    def _directory(self) -> Path:
+        """That of the submitted scripts."""
+        return self.index.state / "slurm" / self.run.id
+
+    def _failure_record(self, task: TaskState) -> Path:
+        return failure_path(log_path(self.index, task.name, task.key))
+
+    def _forget(self) -> None:
+        self.state_file.unlink(missing_ok=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _save(self) -> None:
+        write_atomic(self.state_file, msgspec.json.encode(self.run))
+
+    def _follow(self) -> None:
+        wait = _SHORTEST_WAIT
+        changed = True  # the first time, even if no state has changed
+        while True:
+            changed = self._poll() or changed
+            if not self.state_file.exists():
+                for task in self.run.tasks:
+                    if task.state == "to build":
+                        _end_task(task, "skipped", "its job was cancelled")
+                return
+            if changed and not self._is_silent:
+                changed = not self._act()
+                wait = _SHORTEST_WAIT
+            else:
+                wait = min(2 * wait, _LONGEST_WAIT)
+            self._report_tasks()
+            if not self._live() and not self._unsubmitted():
+                return
+            self._sleep(wait)
+
+    def _act(self) -> bool:
+        """Act on the states of the jobs; return False if this must be repeated.
+
+        Raise `CommandError` if a command was rejected although nothing has changed.
+        """
+        try:
+            self._cancel_unknown()
+            self._settle()
+            self._submit(self._unsubmitted())
+        except CommandError:
+            if not self._poll() and not self._is_silent:
+                raise
+            return False
+        finally:
+            self._save()
+        return True
+
+    def _live(self) -> list[SubmittedJob]:
+        return [job for job in self.run.jobs if is_live(job.state)]
+
+    def _unsubmitted(self) -> list[TaskState]:
+        """Return the tasks that have neither a result nor a job."""
+        live = {key for job in self._live() for key in job.keys}
+        return [task for task in self.run.tasks if task.state == "to build" and task.key not in live]
+
+    def _tasks(self, job: SubmittedJob) -> list[TaskState]:
+        return [self.run.by_key[key] for key in job.keys]
+
+    def _titles(self, job: SubmittedJob) -> str:
+        return ", ".join(task.title for task in self._tasks(job))
+
+    def _poll(self) -> bool:
+        """Query the states of all jobs; return whether one has changed."""
+        known = self._states()
+        if known is None:
+            if not self._is_silent:
+                self.reporter.warning("Slurm does not respond. The jobs continue; waiting for Slurm.")
+            self._is_silent = True
+            return False
+        self._is_silent = False
+        changed = False
+        for job in self._live():
+            state = known.get(job.number, "LOST")
+            if state != job.state:
+                job.state, changed = state, True
+                if is_live(state):
+                    self._report(job)
+                else:
+                    self._end(job)
+        return changed
+
+    def _report(self, job: SubmittedJob) -> None:
+        state = job.state.lower().replace("_", " ")
+        self.reporter.step(f"job {job.number} ({self._titles(job)}): {state}", "Slurm jobs")
+
+    def _count_wheels(self) -> bool:
+        """Count the wheels that running jobs have published; return whether there are new ones."""
+        try:
+            changed = self.index.provenance.stat().st_mtime_ns
+        except OSError:
+            return False
+        if changed == self._published_at:
+            return False
+        self._published_at = changed
+        running = [task for job in self._live() if job.state in _RUNNING for task in self._tasks(job)]
+        found = [task for task in running if task.state == "to build" and self._is_published(task)]
+        for task in found:
+            task.state = "built"
+        return bool(found)
+
+    def _is_published(self, task: TaskState) -> bool:
+        return self.index.find(task.name, task.key) is not None
+
+    def _report_tasks(self) -> None:
+        self._count_wheels()
+        live = {key: job.state for job in self._live() for key in job.keys}
+        tasks = self.run.tasks
+        names = task_names({task.key: f"{task.name} {task.version.partition('+')[0]}" for task in tasks})
+        for task in tasks:
+            phase: Phase = "running" if live.get(task.key) in _RUNNING else "waiting"
+            self.reporter.progress(
+                names[task.key],
+                state=_PHASES.get(task.state, phase),
+                expected=task.estimate.seconds,
+                after=[names[key] for key in task.requires if key in names],
+            )
+
+    def _end(self, job: SubmittedJob) -> None:
+        missing = []
+        if job.state == "FAILED" and self._stopped_in_time(job.number):
+            job.state = "TIMEOUT"
+        for task in self._tasks(job):
+            if job.state == "COMPLETED" or self._is_published(task):
+                task.state = "built"
+            else:
+                missing.append(task)
+        self._report(job)
+        ended = {other.number: other.state for other in self.run.jobs}
+        if job.state == "CANCELLED" and {ended[number] for number in job.after} & (ENDED - {"COMPLETED"}):
+            return  # a job that it waited for failed; that job decides about these tasks
+        has_progress = len(missing) < len(job.keys)
+        again = [task for task in missing if self._helps(task, job, has_progress=has_progress)]
+        for task in missing:
+            if task not in again:
+                self._fail(task, job)
+        if again:
+            names = ", ".join(task.name for task in again)
+            explanation = _EXPLANATIONS[job.state]
+            self.reporter.warning(f"Job {job.number} {explanation}; it is submitted again for {names}.")
+
+    def _helps(self, task: TaskState, job: SubmittedJob, *, has_progress: bool) -> bool:
+        """Return whether to submit a task again."""
+        if "message" in self._record(task) and job.state != "OUT_OF_MEMORY":
+            return False
+        if job.state == "TIMEOUT":
+            if self._got_further(task.key, job):
+                return True
+            if not has_progress:
+                return False
+        return self._count(task.key, job.state) <= _RETRIES.get(job.state, 0)
+
+    def _got_further(self, key: str, job: SubmittedJob) -> bool:
+        """Return whether a build has finished more commands than in any earlier job."""
+        before = max((other.finished_commands.get(key, 0) for other in self.run.jobs), default=0)
+        job.finished_commands[key] = finished_commands(path_of(self.index, key))
+        return job.finished_commands[key] > before
+
+    def _count(self, key: str, state: str) -> int:
+        return sum(job.state == state and key in job.keys for job in self.run.jobs)
+
+    def _fail(self, task: TaskState, job: SubmittedJob) -> None:
+        if recorded := self._record(task).get("message"):
+            _end_task(task, "failed", recorded)
+        elif job.number in self._dropped:
+            _end_task(task, "skipped", _ANOTHER_FAILED)
+        elif job.state == "CANCELLED":
+            _end_task(task, "skipped", f"its job {job.number} was cancelled")
+        elif lacking := self._lacking_requirement(task):
+            _end_task(task, "skipped", lacking)
+        else:
+            why = f"job {job.number} {_EXPLANATIONS.get(job.state) or self._ending(job.number)}"
+            advice = "; allow more with --time" if job.state == "TIMEOUT" else ""
+            _end_task(task, "failed", f"{why}{advice}\n  Log: {self._log(job.number, job.keys)}")
+
+    def _record(self, task: TaskState) -> dict[str, Any]:
+        with suppress(OSError, ValueError):
+            return dict(json.loads(self._failure_record(task).read_bytes()))
+        return {}
+
+    def _lacking_requirement(self, task: TaskState) -> str:
+        """Return why a task is skipped, if it requires a wheel that was not built."""
+        required = (self.run.by_key.get(key) for key in task.requires)
+        lacking = next((other for other in required if other and other.state in {"failed", "skipped"}), None)
+        return f"it requires {lacking.name}, which was not built" if lacking else ""
+
+    def _settle(self) -> None:
+        """Skip tasks that cannot or need not run after failures."""
+        stops = not self.run.keep_going and any(task.state == "failed" for task in self.run.tasks)
+        for task in self._unsubmitted():
+            if why := self._lacking_requirement(task) or (_ANOTHER_FAILED if stops else ""):
+                _end_task(task, "skipped", why)
+        if stops:
+            self._dropped |= set(self._drop_waiting())
+
+    def require(self, consequence: str) -> None:
+        """Raise `EnvironmentLacksError`, whose message ends with the consequence, without Slurm."""
         missing = [name for name in ("sbatch", "squeue", "scancel", "scontrol") if not shutil.which(name)]
         if missing:
             msg = (
@@ -536,9 +739,8 @@ class Slurm(BatchSystem):
         return submit(script, self._directory / "slurm.log", "--hold", "--requeue")
 
 
-def limits_of(needs: Resources) -> list[str]:
-    """Return the options that limit the builds of a job to what it requests."""
-    return ["--jobs", str(needs.cores), "--memory", f"{needs.memory:g}"]
+def _end_task(task: TaskState, state: Literal["failed", "skipped"], why: str) -> None:
+    task.state, task.why, task.exit_code = state, why, 1
 
 
 def _queue() -> list[_QueueLine] | None:

@@ -1,4 +1,4 @@
-"""The build tasks of a lock, as the commands plan them, and execute them in jobs of a batch system."""
+"""The build tasks of a lock, as the commands plan them, and execute them in Slurm jobs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from msgspec.structs import replace
 from builders.building.compilation import find_compiler_cache
 from builders.building.inputs import Limits, wheels_of
 from builders.building.plan import find_build_host, plan
-from builders.building.records import InputChange, TaskState, changes_since_last_build, explain_changes
+from builders.building.records import TaskState, changes_since_last_build, explain_changes
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from builders.scheduling.batch import Run
-from builders.scheduling.hyperqueue import HyperQueue
 from builders.scheduling.local import machine
 from builders.scheduling.scheduler import estimates, remaining_paths, task_graph
 from builders.scheduling.slurm import Slurm, hours_of, partition_of
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from builders.building.expected_time import Resources
     from builders.building.plan import BuildHost, Task
     from builders.index import Index
-    from builders.scheduling.batch import BatchSystem
     from resolver.facts.catalog import Catalog
     from resolver.model import Resolution
 
@@ -46,7 +44,6 @@ _SPARE = 900
 _UNKNOWN = 7200
 """Seconds allowed for a build with an unknown time."""
 
-EXECUTORS: dict[str, type[BatchSystem]] = {kind.name: kind for kind in (Slurm, HyperQueue)}
 _OF_SLURM = ("partition", "account", "time")
 
 
@@ -119,15 +116,6 @@ def _build_host(lock: Resolution, names: Sequence[str], args: argparse.Namespace
         raise EnvironmentLacksError(message, hint=error.hint) from None
 
 
-def why_to_build(task: Task, index: Index) -> str:
-    """Return why the index has no wheel for a task, as part of a sentence."""
-    return _why(*changes_since_last_build(task, index))
-
-
-def _why(last: str, changed: Sequence[InputChange]) -> str:
-    return explain_changes(last, changed) if last else "the index has no wheel for it"
-
-
 def refresh_published(tasks: Iterable[Task], index: Index) -> None:
     """Refresh the pages of finished wheels: an interrupted run may have left a wheel that is not listed."""
     for task in tasks:
@@ -177,7 +165,7 @@ def state_of(task: Task, index: Index) -> TaskState:
         name=task.pick.name,
         version=task.pick.pinned,
         state="up to date" if task.wheel else "to build",
-        why="" if task.wheel else _why(last, changed),
+        why=explain_changes(last, changed) if last else "" if task.wheel else "the index has no wheel for it",
         requires=tuple(required.build_key for required in task.requires),
         wheel=str(task.wheel) if task.wheel else None,
         warnings=() if task.wheel else task.warnings,
@@ -223,7 +211,7 @@ def options_of(context: Context, index: Index) -> tuple[str, ...]:
 
 
 def add_batch_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of batch systems."""
+    """Add the options of Slurm jobs."""
     group = parser.add_argument_group("in Slurm jobs (--executor slurm)")
     group.add_argument(
         "--partition", metavar="NAME", default="", help="default: the site's with the longest time limit"
@@ -237,7 +225,6 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
         default="",
         help="time limit of each job (default: from the recipe and earlier builds)",
     )
-    group = parser.add_argument_group("in Slurm jobs or HyperQueue (--executor slurm or hq)")
     group.add_argument(
         "--attach", action="store_true", help="follow the jobs that an earlier command submitted"
     )
@@ -247,19 +234,16 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_batch_options(args: argparse.Namespace) -> None:
-    """Check that the options of batch systems do not contradict other options."""
+    """Check that the options of Slurm do not contradict other options."""
     given = [name for name in (*_OF_SLURM, "attach", "cancel") if getattr(args, name)]
-    if args.executor in EXECUTORS and (args.time_limit is not None or args.signal is not None):
+    if args.executor == "slurm" and (args.time_limit is not None or args.signal is not None):
         msg = (
             "--time-limit and --signal are for builds on this machine. "
             "Builds in Slurm jobs stop before the job ends."
         )
         raise UsageError(msg, hint="Omit --time-limit and --signal.")
-    for name in given:
-        if args.executor != "slurm" and (name in _OF_SLURM or args.executor not in EXECUTORS):
-            alternative = "" if name in _OF_SLURM else " or hq"
-            msg = f"--{name} requires --executor slurm{alternative}."
-            raise UsageError(msg)
+    if given and args.executor != "slurm":
+        raise UsageError(f"--{given[0]} requires --executor slurm.")
     for action in ("attach", "cancel"):
         others = [name for name in given if name != action]
         if action in given and others:
@@ -267,12 +251,7 @@ def check_batch_options(args: argparse.Namespace) -> None:
             raise UsageError(msg)
 
 
-def executor_of(index: Index, context: Context) -> BatchSystem:
-    """Return the batch system that the options name."""
-    return EXECUTORS[context.args.executor](index, context.console)
-
-
-def cancel(executor: BatchSystem, context: Context) -> int:
+def cancel(executor: Slurm, context: Context) -> int:
     """Cancel the jobs of an earlier command; return the exit code."""
     numbers = executor.cancel()
     if numbers:
@@ -282,42 +261,21 @@ def cancel(executor: BatchSystem, context: Context) -> int:
     return 0
 
 
-def attach(executor: BatchSystem, context: Context) -> Run:
+def attach(executor: Slurm, context: Context) -> Run:
     """Follow the jobs of an earlier command until all have ended; return the run."""
-    with _saying_that_jobs_go_on(executor, context):
+    with _saying_that_jobs_go_on(context):
         return executor.follow()
 
 
-def build_in_jobs(
-    tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]],
-    catalog: Catalog,
-    executor: BatchSystem,
-    context: Context,
-) -> Run:
+def build_in_jobs(tasks: Sequence[Task], catalog: Catalog, executor: Slurm, context: Context) -> Run:
     """Fetch the inputs of tasks, build the tasks in jobs, and return the run when all jobs have ended.
 
     With ``--keep-going``, only the tasks fail whose inputs cannot be fetched.
     """
-    run = _run(tasks_of_locks, catalog, executor.index, context)
-    tasks = {task.build_key: task for _, tasks in tasks_of_locks for task in tasks}
-    errors = _fetch(tasks.values(), context)
-    for key, error in errors.items():
-        task = run.by_key[key]
-        task.state, task.why, task.exit_code = "failed", f"{error.message}{_hint(error)}", error.exit_code
-    if len(errors) == len(tasks):
-        return run
-    with _saying_that_jobs_go_on(executor, context):
-        return executor.start(run)
-
-
-def _run(
-    tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]], catalog: Catalog, index: Index, context: Context
-) -> Run:
     args = context.args
-    plan = make_plan(tasks_of_locks, index)
-    lock = tasks_of_locks[0][0]
-    row = partition_of(catalog, lock.lock.target.site, args.partition)
-    return Run(
+    plan = make_plan([(context, tasks)], executor.index)
+    row = partition_of(catalog, context.lock.target.site, args.partition)
+    run = Run(
         directory=plan.directory,
         tasks=tuple(replace(task, inputs={}) for task in plan.missing),  # jobs do not need them
         partition=args.partition or (row.name if row else ""),
@@ -329,6 +287,14 @@ def _run(
         memory=args.memory or 0.0,
         keep_going=args.keep_going,
     )
+    errors = _fetch(tasks, context)
+    for key, error in errors.items():
+        task = run.by_key[key]
+        task.state, task.why, task.exit_code = "failed", f"{error.message}{_hint(error)}", error.exit_code
+    if len(errors) == len(tasks):
+        return run
+    with _saying_that_jobs_go_on(context):
+        return executor.start(run)
 
 
 def _fetch(tasks: Iterable[Task], context: Context) -> dict[str, MatrixError]:
@@ -342,7 +308,7 @@ def _fetch(tasks: Iterable[Task], context: Context) -> dict[str, MatrixError]:
                 continue
             context.console.step(f"inputs of {task.title}")
             try:
-                _check_torch(task, context)
+                _check_torch(task)
                 obtain(task.pick, offline=limits.offline, mirrors=limits.mirrors, patches=task.patches)
                 wheels_of(task, limits, log, context.console)
             except MatrixError as error:
@@ -352,7 +318,7 @@ def _fetch(tasks: Iterable[Task], context: Context) -> dict[str, MatrixError]:
     return errors
 
 
-def _check_torch(task: Task, context: Context) -> None:
+def _check_torch(task: Task) -> None:
     """Check that the requirements of the torch of a task are known: jobs do not use the network.
 
     A torch that is built from a commit lists them only in its wheel.
@@ -361,12 +327,11 @@ def _check_torch(task: Task, context: Context) -> None:
     if torch is None or torch.wheel is not None or torch.pick.git is None:
         return
     if not any((edge.subject, edge.kind) == ("torch", "run") for edge in task.resolution.edges):
-        command = f"matrix build-wheels torch --executor {context.args.executor}"
         msg = (
             f"{torch.title} is not built. Only its wheel lists the requirements of torch, so they cannot be "
             f"fetched for the build of {task.pick.name}, and jobs do not use the network."
         )
-        hint = f"Build torch first with `{command}`. Then resolve again, and repeat this command."
+        hint = "Build torch first: `matrix build-wheels torch --executor slurm`. Then resolve again."
         raise EnvironmentLacksError(msg, hint=hint)
 
 
@@ -375,13 +340,13 @@ def _hint(error: MatrixError) -> str:
 
 
 @contextmanager
-def _saying_that_jobs_go_on(executor: BatchSystem, context: Context) -> Iterator[None]:
+def _saying_that_jobs_go_on(context: Context) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        command = f"matrix build-wheels --executor {executor.name}"
+        command = "matrix build-wheels --executor slurm"
         if Path(context.args.index) != INDEX_DIRECTORY:
             command += f" --index {shlex.quote(str(context.args.index))}"
-        context.console.info(f"The {executor.title} jobs continue. To follow them: `{command} --attach`")
+        context.console.info(f"The Slurm jobs continue. To follow them: `{command} --attach`")
         context.console.info(f"To cancel them: `{command} --cancel`")
         raise

@@ -18,7 +18,7 @@ from builders.containers.image import with_cached_digest
 from builders.findings import Finding
 from builders.index import Index
 from builders.machine.process import output_of
-from builders.scheduling.slurm import partition_of
+from builders.scheduling.slurm import Slurm, partition_of
 from builders.storage.files import cached_file
 from builders.storage.lease import exclusive_lock
 from matrix.api import package_indexes, write_lock
@@ -35,12 +35,10 @@ from matrix.building.container import (
     space_of,
 )
 from matrix.building.planning import (
-    EXECUTORS,
     add_batch_options,
     attach,
     cancel,
     check_batch_options,
-    executor_of,
 )
 from matrix.command_line.options import (
     add_format,
@@ -58,7 +56,7 @@ from matrix.command_line.options import (
     normalized_name,
     output_path,
 )
-from matrix.commands import build_wheels, env, fetch, verify
+from matrix.commands import build_wheels, check, env, fetch
 from matrix.consumers import container_consumers, load_consumer
 from matrix.consumers.shared.installation import write_files
 from matrix.input.facts_file import Draft
@@ -72,6 +70,9 @@ from matrix.input.locking import (
 )
 from matrix.input.request import facts_files
 from matrix.input.settings import overlays
+from matrix.judging.judge import judge_thing
+from matrix.judging.running import submit_job
+from matrix.show.check_text import show
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted, format_size, sdists_text, shortened
 from matrix.show.resolution_text import build_times, show_conflict
@@ -86,7 +87,6 @@ if TYPE_CHECKING:
 
     from builders.building.expected_time import Resources
     from builders.building.plan import Task
-    from builders.scheduling.batch import BatchSystem
     from matrix.command_line.context import Context
     from matrix.consumers.shared.installation import Installation, WrittenFile
     from resolver.facts.catalog import Catalog
@@ -158,8 +158,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_ops(parser)
     parser.add_argument(
         "--executor",
-        choices=("local", *EXECUTORS),
-        help="where wheels are built: on this machine, in Slurm jobs, or with HyperQueue (hq); default: in "
+        choices=("local", "slurm"),
+        help="where wheels are built: on this machine or in Slurm jobs; default: in "
         "Slurm jobs on a login node of a site whose partitions are known, else on this machine",
     )
     add_limits(parser, offline=False)
@@ -175,7 +175,7 @@ def execute(context: Context) -> int:
     """Run the command."""
     work = _Work(context)
     if context.args.cancel:
-        return cancel(executor_of(work.index, work.context), work.context)
+        return cancel(Slurm(work.index, work.console), work.context)
     work.container.check()
     if context.args.dry_run:
         return work.plan_only()
@@ -371,7 +371,7 @@ class _Work:
 
     def _build(self, tasks: Sequence[Task]) -> int:
         context, console = self._of_lock, self.console
-        executor = self._executor()
+        executor = None if self._executor_name == "local" else Slurm(self.index, self.console)
         if executor is not None and (context.args.attach or executor.current_run() is not None):
             console.info("Following the jobs of an earlier command.")
             if code := build_wheels.record(attach(executor, context), self.wheels, self.index, context):
@@ -388,10 +388,6 @@ class _Work:
         if not code:
             self._done("build-wheels", build_wheels.answer(self.wheels))
         return code
-
-    def _executor(self) -> BatchSystem | None:
-        name = self._executor_name
-        return None if name == "local" else EXECUTORS[name](self.index, self.console)
 
     @property
     def _executor_name(self) -> str:
@@ -523,13 +519,14 @@ class _Work:
         return 0
 
     def _check(self, path: Path, space: Sequence[Space]) -> int:
-        """Verify a container, and record that it is sound; return the exit code."""
-        context = self._verification(path)
-        reply, self.findings = verify.verify(context, self._built_wheels())
-        is_defective = verify.is_defective(self.findings)
-        if self.context.args.format != "json" and (is_defective or self.console.verbosity > 0):
-            verify.show(context.args.image, reply, self.findings, self.console)
-        if is_defective:
+        """Judge a container and start it, and record that it works; return the exit code."""
+        thing = self._thing(path)
+        judged, _, _ = judge_thing(thing, self._options_of(check, thing, "--run"), self._built_wheels())
+        self.findings = judged.findings
+        does_not_fit = judged.verdict == "does-not-fit"
+        if self.context.args.format != "json" and (does_not_fit or self.console.verbosity > 0):
+            show(judged, self.console)
+        if does_not_fit:
             return self._report("failed", space, 1)
         self.container.state.verified = True
         self.container.save()
@@ -538,10 +535,10 @@ class _Work:
         self._done("verify", detail)
         return 0
 
-    def _verification(self, path: Path, *words: str) -> Context:
-        python, folder = self.container.maker.python, self.container.folder
-        where = ["--image", str(path)] if python is None else ["--python", python(folder, path)]
-        return self._options_of(verify, *where, *words)
+    def _thing(self, path: Path) -> str:
+        """Return what starts the Python of a container or environment, as `matrix check` names it."""
+        python = self.container.maker.python
+        return str(path) if python is None else python(self.container.folder, path)
 
     def _finish(self) -> int:
         """Verify a finished container that was not verified, submit the GPU check, and print the result."""
@@ -551,8 +548,8 @@ class _Work:
             if code := self._check(container.path, ()):
                 return code
         if args.gpu_check:
-            words = ["--gpu", "-o", str(container.folder / "verify.sbatch")]
-            verify.submit_job(self._verification(container.path, *words))
+            thing, script = self._thing(container.path), container.folder / "verify.sbatch"
+            submit_job(thing, self._options_of(check, thing, "--gpu", "-o", str(script)))
         return self._report("ok", ())
 
     def _is_finished(self) -> bool:
@@ -597,9 +594,8 @@ class _Work:
                 self.steps[name].state = "up to date"
 
     def _where_built(self) -> str:
-        name = self._executor_name
-        if name != "slurm":
-            return "on this machine" if name == "local" else "with HyperQueue"
+        if self._executor_name == "local":
+            return "on this machine"
         row = partition_of(self._catalog, self.lock.target.site, self.context.args.partition)
         partition = self.context.args.partition or (row.name if row else "")
         account = self.context.settings.account or os.environ.get("SBATCH_ACCOUNT", "")
@@ -641,7 +637,7 @@ class _Work:
 
     def _lacks_of_slurm(self) -> Iterator[MatrixError]:
         try:
-            EXECUTORS["slurm"](self.index, self.console).require("Nothing was started.")
+            Slurm(self.index, self.console).require("Nothing was started.")
         except EnvironmentLacksError as error:
             yield EnvironmentLacksError(error.message, hint=f"{error.hint} {_LOCAL_HINT}")
         else:

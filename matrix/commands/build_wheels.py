@@ -19,26 +19,17 @@ from builders.index import Index
 from builders.machine import host
 from builders.scheduling.local import Builds
 from builders.scheduling.scheduler import recorded
+from builders.scheduling.slurm import Slurm
 from builders.sources import Downloads, fetch_file
 from builders.storage.files import cached_file
-from builders.storage.io_errors import DiskFullError
 from matrix.api import check_build_hosts, write_lock
-from matrix.building.coverage import (
-    Coverage,
-    add_table_options,
-    check_table_options,
-    cover,
-    coverage_text,
-)
 from matrix.building.locked import report_hosts
 from matrix.building.planning import (
-    EXECUTORS,
     add_batch_options,
     attach,
     build_in_jobs,
     cancel,
     check_batch_options,
-    executor_of,
     limits_of,
     refresh_published,
     state_of,
@@ -60,15 +51,13 @@ from matrix.input.locking import exclude_pick, same_target
 from matrix.input.request import check_names
 from matrix.show.json_document import JsonDocument
 from matrix.show.resolution_text import show_conflict, time_text
-from resolver.errors import MatrixError, StoppedError
 from resolver.model import Conflict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from builders.building.inputs import Limits
     from builders.building.plan import Task
-    from builders.scheduling.batch import BatchSystem, Run
+    from builders.scheduling.batch import Run
     from matrix.command_line.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.model import Resolution
@@ -87,9 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_ops(parser)
     parser.add_argument(
         "--executor",
-        choices=("local", *EXECUTORS),
+        choices=("local", "slurm"),
         default="local",
-        help="build on this machine (default), in Slurm jobs, or with HyperQueue (hq)",
+        help="build on this machine (default), or in Slurm jobs",
     )
     add_limits(parser)
     add_stopping(parser)
@@ -98,7 +87,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dry-run", action="store_true", help="show for each wheel whether and why it will be built"
     )
     add_format(parser)
-    add_table_options(parser)
     add_batch_options(parser)
     add_target_options(parser)
 
@@ -115,9 +103,6 @@ def execute(context: Context) -> int:
     """Run the command."""
     args = context.args
     check_batch_options(args)
-    check_table_options(args)
-    if args.table is not None:
-        return _build_table(context)
     names = check_names(args.names)
     if args.attach or args.cancel:
         return _earlier_jobs(context)
@@ -135,7 +120,9 @@ def execute(context: Context) -> int:
             if wheel.changed:
                 context.console.info(f"{wheel.title} is built again: {wheel.why}.")
     if args.dry_run:
-        _warn(wheels, context)
+        for wheel in wheels:
+            for warning in wheel.warnings:
+                context.console.warning(warning)
     exit_code = 0 if args.dry_run else build_missing(tasks, wheels, catalog, executor, context)
     _print(wheels, index, context)
     return exit_code
@@ -154,23 +141,41 @@ def build_missing(
     tasks: Sequence[Task],
     wheels: Sequence[TaskState],
     catalog: Catalog,
-    executor: BatchSystem | None,
+    executor: Slurm | None,
     context: Context,
 ) -> int:
     """Build the wheels that the index lacks and record the results; raise without ``--keep-going``."""
     missing = [task for task in tasks if task.wheel is None]
+    if not missing:
+        return 0
     if executor:
-        return _build_in_jobs([(context, missing)], wheels, catalog, executor, context)
-    index, limits = Index(context.args.index), _limits(context)
-    builds = Builds({task.build_key: task for task in missing}, index, limits, context.console)
-    return _build(builds, wheels, context)
+        finished = build_in_jobs(missing, catalog, executor, context)
+        return record(finished, wheels, executor.index, context)
+    limits = replace(limits_of(context), until=stop_time(context))
+    builds = Builds(
+        {task.build_key: task for task in missing}, Index(context.args.index), limits, context.console
+    )
+    check_build_hosts(missing)
+    outcome = builds.run(keep_going=context.args.keep_going)
+    for wheel in wheels:
+        key = wheel.key
+        if path := builds.wheels.get(key):
+            wheel.state, wheel.wheel = "built", str(path)
+        elif key in builds.errors:
+            wheel.state, wheel.why = "failed", builds.errors[key].message
+            diagnosis = builds.errors[key].details.get("diagnosis", ())
+            wheel.diagnosis = tuple(msgspec.convert(diagnosis, list[Finding]))
+        elif key in outcome.skipped:
+            wheel.state = "skipped"
+            wheel.why = f"it requires {builds.tasks[outcome.skipped[key]].title}, which failed"
+    return _report_failures(builds, context)
 
 
-def batch_system(index: Index, context: Context) -> BatchSystem | None:
-    """Return the batch system that will build the wheels, if any; check that it is ready."""
+def batch_system(index: Index, context: Context) -> Slurm | None:
+    """Return Slurm if its jobs will build the wheels; check that it is ready."""
     if context.args.executor == "local" or context.args.dry_run:
         return None
-    executor = executor_of(index, context)
+    executor = Slurm(index, context.console)
     executor.check()
     return executor
 
@@ -183,9 +188,9 @@ def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Ca
         same_target(context.lock, args, catalog)
         report_hosts(context)
         return context.lock, catalog
-    catalog = context.catalog_with_image
     if names and not context.settings.has_requirements:
-        context.settings.requirements = list(names)
+        context = context.with_settings(requirements=list(names))
+    catalog = context.catalog_with_image
     answer = context.resolve()
     if isinstance(answer, Conflict):
         show_conflict(answer, console, as_json=args.format == "json")
@@ -221,110 +226,9 @@ def _planned(task: Task, index: Index) -> TaskState:
     return state
 
 
-def _warn(wheels: Sequence[TaskState], context: Context) -> None:
-    for wheel in wheels:
-        for warning in wheel.warnings:
-            context.console.warning(warning)
-
-
-def _build(builds: Builds, wheels: Sequence[TaskState], context: Context) -> int:
-    if not builds.tasks:
-        return 0
-    check_build_hosts(builds.tasks.values())
-    outcome = builds.run(keep_going=context.args.keep_going)
-    for wheel in wheels:
-        key = wheel.key
-        if path := builds.wheels.get(key):
-            wheel.state, wheel.wheel = "built", str(path)
-        elif key in builds.errors:
-            wheel.state, wheel.why = "failed", builds.errors[key].message
-            diagnosis = builds.errors[key].details.get("diagnosis", ())
-            wheel.diagnosis = tuple(msgspec.convert(diagnosis, list[Finding]))
-        elif key in outcome.skipped:
-            wheel.state = "skipped"
-            wheel.why = f"it requires {builds.tasks[outcome.skipped[key]].title}, which failed"
-        elif key in outcome.over_budget:
-            wheel.state = "skipped"
-            wheel.why = "its expected time exceeds the rest of the budget"
-    return _report_failures(builds, context)
-
-
-def _build_table(context: Context) -> int:
-    """Build the wheels of a selection that the index lacks, most useful first; print the cells."""
-    args = context.args
-    args.keep_going = True
-    index = Index(args.index)
-    executor = batch_system(index, context)
-    coverage = cover(context, index)
-    if isinstance(coverage, Conflict):
-        show_conflict(coverage, context.console, as_json=args.format == "json")
-        return 1
-    keys = coverage.missing(retry_failed=args.retry_failed)
-    if args.budget is not None and (args.dry_run or args.executor != "local"):
-        keys = coverage.within(args.budget, keys)
-    wheels = [_planned(task, index) for task in coverage.tasks.values()]
-    if args.dry_run:
-        _warn([wheel for wheel in wheels if wheel.key in keys], context)
-        return _print_cells(coverage, wheels, context, 0)
-    try:
-        exit_code = _build_cells(coverage, keys, wheels, executor, context)
-    except (DiskFullError, StoppedError) as error:
-        for wheel in wheels:
-            published = index.find(wheel.name, wheel.key)
-            wheel.wheel = str(published.path) if published else None
-        error_to_print: MatrixError | None = error
-    else:
-        error_to_print = coverage.obstacle
-    if error_to_print is not None:
-        context.console.error(error_to_print.message, error_to_print.hint)
-        exit_code = error_to_print.exit_code
-    return _print_cells(coverage, wheels, context, exit_code)
-
-
-def _build_cells(
-    coverage: Coverage,
-    keys: Sequence[str],
-    wheels: Sequence[TaskState],
-    executor: BatchSystem | None,
-    context: Context,
-) -> int:
-    args, index = context.args, coverage.index
-    refresh_published(coverage.tasks.values(), index)
-    if executor:
-        return _build_in_jobs(coverage.tasks_of_locks(keys), wheels, context.catalog, executor, context)
-    chosen = {key: coverage.tasks[key] for key in keys}
-    limits, rank = _limits(context), coverage.rank
-    builds = Builds(chosen, index, limits, context.console, rank=rank, budget=args.budget)
-    return _build(builds, wheels, context)
-
-
-def _limits(context: Context) -> Limits:
-    return replace(limits_of(context), until=stop_time(context))
-
-
-def _print_cells(coverage: Coverage, wheels: list[TaskState], context: Context, exit_code: int) -> int:
-    """Print the cells, with the reasons why wheels were not built; return the exit code."""
-    index = coverage.index
-    for wheel in wheels:
-        key = wheel.key
-        if key in coverage.why_not:
-            wheel.state, wheel.why = "skipped", coverage.why_not[key]
-        elif wheel.state == "failed":
-            coverage.why_not[key] = f"it failed: {wheel.why.partition(chr(10))[0]}"
-        elif wheel.state == "skipped":
-            coverage.why_not[key] = wheel.why
-    result = coverage.result(wheels, exit_code)
-    if context.args.format == "json":
-        context.console.document(result)
-    else:
-        context.console.data(coverage_text(result, context.console.out))
-        context.console.data(f"Index: {index.simple.as_uri()}")
-    return exit_code
-
-
 def _earlier_jobs(context: Context) -> int:
     index = Index(context.args.index)
-    executor = executor_of(index, context)
+    executor = Slurm(index, context.console)
     if context.args.cancel:
         return cancel(executor, context)
     finished = attach(executor, context)
@@ -332,19 +236,6 @@ def _earlier_jobs(context: Context) -> int:
     exit_code = record(finished, wheels, index, context)
     _print(wheels, index, context)
     return exit_code
-
-
-def _build_in_jobs(
-    tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]],
-    wheels: Sequence[TaskState],
-    catalog: Catalog,
-    executor: BatchSystem,
-    context: Context,
-) -> int:
-    if not any(tasks for _, tasks in tasks_of_locks):
-        return 0
-    finished = build_in_jobs(tasks_of_locks, catalog, executor, context)
-    return record(finished, wheels, executor.index, context)
 
 
 def record(finished: Run, wheels: Sequence[TaskState], index: Index, context: Context) -> int:

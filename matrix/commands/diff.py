@@ -20,10 +20,11 @@ from matrix.input.inputs import Inputs
 from matrix.input.locking import catalog_with_image_of, overlays_of
 from matrix.input.request import make_request
 from matrix.input.settings import load_catalog, read_settings
+from matrix.judging.repair import replaced
+from matrix.reading.items import Item
 from matrix.show.consequences_text import consequences_text, summary
 from matrix.show.included_json import DiffDocument, SideDocument
 from matrix.show.resolution_text import title_of
-from resolver.answers.repair import Wanted, replaced
 from resolver.answers.table import ROW_COMPONENTS
 from resolver.compiling.problem_builder import window_of
 from resolver.consequences import (
@@ -169,7 +170,9 @@ def _between_environments(context: Context, paths: Sequence[Path]) -> list[Conse
         if was != now and not (name in _PLATFORM and "" in {was, now}):  # a lock does not state all of it
             reasons = [
                 tuple(CoreItem(f"{change.before}: {change.reason}", "fact", change.source) for change in side)
-                for side in (replaced(context.catalog, [Wanted(name, version)])[1] for version in (was, now))
+                for side in (
+                    replaced(context.catalog, [Item(name=name, version=version)])[1] for version in (was, now)
+                )
             ]
             changes.append(
                 Consequence(
@@ -191,7 +194,7 @@ def _content_of(path: Path) -> dict[str, str]:
         content = {name: lock.version_of(name) for name in _PLATFORM} | {"python": lock.version_of("python")}
         return content | {pick.name: pick.pinned for pick in lock.distributions}
     found = read_environment(path)
-    content = {item.name: item.version for item in found.wanted if not item.conda} | found.platform
+    content = {item.name: item.version for item in found.wanted if item.installer != "conda"} | found.platform
     return content | {"python": minor(content.get("python", ""))}
 
 

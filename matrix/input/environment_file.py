@@ -22,9 +22,9 @@ from matrix.input.environment_formats import is_pylock, is_recipe, parse_pip_lis
 from matrix.judging.corrections import read_document
 from matrix.judging.lines import conda_name, is_pip_line
 from matrix.judging.packages import torch_index
+from matrix.reading.items import Item
 from matrix.reading.pip_line import url_path
 from matrix.reading.requirements import Document
-from resolver.answers.repair import Wanted
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name, parse_requirement
 from resolver.texts import read_text
@@ -43,7 +43,7 @@ _IMAGES = {".sif", ".sqsh", ".squashfs", ".tar"}
 class DescribedEnvironment(msgspec.Struct):
     """The content of a file, directory or image."""
 
-    wanted: list[Wanted] = []
+    wanted: list[Item] = []
     unread: list[str] = []
     """Lines that were not used, each with the reason."""
     index_urls: list[str] = []
@@ -91,11 +91,11 @@ def read_environment(path: Path) -> DescribedEnvironment:
             found = _read_uv_lock(text, path)
         elif _COLUMNS.match(text):
             found = DescribedEnvironment(
-                [Wanted(name, version) for name, version, _ in parse_pip_list(text, str(path))]
+                [Item(name=name, version=version) for name, version, _ in parse_pip_list(text, str(path))]
             )
         else:
             found = _read_lines(text, str(path))
-    if not found.wanted and not (found.content and found.content.is_image):
+    if not found.wanted and not found.document and not (found.content and found.content.is_image):
         msg = f"{path} has no distribution."
         hint = "Name an environment, an image, a requirements file, uv.lock, or the output of pip."
         raise UsageError(msg, hint=hint)
@@ -114,17 +114,17 @@ def _read_installed(path: Path) -> DescribedEnvironment:
         installed=True, how=f"{path}: {how_read(path)}" if is_image else "", content=content
     )
     if content.python:
-        found.wanted.append(Wanted("python", content.python))
+        found.wanted.append(Item(name="python", version=content.python))
     found.unread += [f"{name}: its metadata is damaged" for name in content.damaged]
     for name, version in sorted(content.versions.items()):
         if name in content.editable:
             found.unread.append(f"{name}: it is installed from a directory")
         elif name not in INSTALLERS:
-            found.wanted.append(Wanted(name, version))
+            found.wanted.append(Item(name=name, version=version))
     for file in sorted(PurePosixPath(name) for name in content.files if "/conda-meta/" in name):
         name, _, rest = file.stem.rpartition("-")[0].rpartition("-")
         if name.startswith(("cuda", "pytorch-cuda", "libcu")):
-            found.wanted.append(Wanted(name, rest, conda=True))
+            found.wanted.append(Item(name=name, version=rest, installer="conda"))
     found.platform = content.platform
     return found
 
@@ -151,17 +151,19 @@ def _list_image(path: Path) -> DescribedEnvironment:
     }
     found.platform = {name: version for name, version in known.items() if version}
     if python is not None:
-        found.wanted.append(Wanted("python", python.version))
-        found.wanted += [Wanted(*each) for each in python.holds.items() if each[0] not in INSTALLERS]
+        found.wanted.append(Item(name="python", version=python.version))
+        found.wanted += [
+            Item(name=each[0], version=each[1]) for each in python.holds.items() if each[0] not in INSTALLERS
+        ]
     return found
 
 
-def _of_wheel(name: str) -> Wanted:
+def _of_wheel(name: str) -> Item:
     try:
         project, version, _, _ = parse_wheel_filename(name)
     except InvalidWheelFilename as error:
         raise UsageError(f"{error}.") from None
-    return Wanted(project, str(version))
+    return Item(name=project, version=str(version))
 
 
 def _read_uv_lock(text: str, path: Path) -> DescribedEnvironment:
@@ -170,7 +172,7 @@ def _read_uv_lock(text: str, path: Path) -> DescribedEnvironment:
         found = DescribedEnvironment()
         for package in packages:
             if {"registry"} & package["source"].keys():
-                found.wanted.append(Wanted(normalize_name(package["name"]), package["version"]))
+                found.wanted.append(Item(name=normalize_name(package["name"]), version=package["version"]))
             elif not {"virtual", "editable"} & package["source"].keys():
                 found.unread.append(f"{package['name']}: it is not from a package index")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -182,9 +184,6 @@ def _read_uv_lock(text: str, path: Path) -> DescribedEnvironment:
 def _read_lines(text: str, name: str) -> DescribedEnvironment:
     document = read_document(text, name)
     found = DescribedEnvironment(document=document)
-    for finding in document.findings:
-        if finding.severity == "error":
-            raise UsageError(f"{name}:{finding.evidence['line']}: {finding.message}", hint=finding.fix)
     for entry in document.conda:
         _add_conda(found, entry)
     for entry in document.entries:
@@ -209,9 +208,9 @@ def _add_conda(found: DescribedEnvironment, entry: Entry) -> None:
     if is_pip_line(entry.text) or not name:
         found.unread.append(f"line {entry.line}, {entry.text}: it is not a conda package")
     elif name == "python":
-        found.wanted.append(Wanted(name, version))
+        found.wanted.append(Item(name=name, version=version))
     elif name != "pip":
-        found.wanted.append(Wanted(name, version, conda=True))
+        found.wanted.append(Item(name=name, version=version, installer="conda"))
 
 
 def _add_line(found: DescribedEnvironment, entry: Entry) -> None:
@@ -223,7 +222,7 @@ def _add_line(found: DescribedEnvironment, entry: Entry) -> None:
             version = _of_wheel(url_path(line.location).rpartition("/")[2]).version
         except UsageError:
             found.unread.append(f"line {entry.line}: the source of {line.name}, {line.location}")
-        found.wanted.append(Wanted(line.name, version))
+        found.wanted.append(Item(name=line.name, version=version))
     elif line.requirement_text and not line.location:
         _add_text(found, line.requirement_text, f"line {entry.line}")
     elif urls:
@@ -241,11 +240,11 @@ def _add_text(found: DescribedEnvironment, text: str, place: str) -> None:
         return
     exact = re.fullmatch(r"={2,3}([^*]+)", str(requirement.specifier or ""))
     found.wanted.append(
-        Wanted(
-            requirement.name,
-            exact[1] if exact else "",
-            str(requirement.specifier or "") if not exact else "",
-            requirement.extras,
-            requirement.marker,
+        Item(
+            name=requirement.name,
+            version=exact[1] if exact else "",
+            specifier=str(requirement.specifier or "") if not exact else "",
+            extras=requirement.extras,
+            marker=requirement.marker,
         )
     )

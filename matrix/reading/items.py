@@ -9,6 +9,7 @@ import msgspec
 if TYPE_CHECKING:
     from builders.findings import Finding
     from builders.installed.reading import Installed
+    from matrix.reading.requirements import Document
 
 Installer = Literal["pip", "conda", "image", "unknown"]
 
@@ -53,6 +54,10 @@ class Unread(msgspec.Struct, frozen=True):
     matters: bool = True
     """Whether it may install or change something that is judged."""
 
+    def __str__(self) -> str:
+        where = f"line {self.line}: " if self.line else ""
+        return f"{where}{self.text}{f' ({self.reason})' if self.reason else ''}"
+
 
 class Reading(msgspec.Struct, kw_only=True):
     """What a reader found in a file, tree or image."""
@@ -77,3 +82,9 @@ class Reading(msgspec.Struct, kw_only=True):
     """Problems of the structure: what its own tool rejects."""
     content: Installed | None = None
     """The files of a tree or image."""
+    platform: dict[str, str] = {}
+    """What else an image has: ROCm, glibc, libstdc++ (as the GCC that has it), operating system, MPI."""
+    how: str = ""
+    """How an image was read; empty for anything else."""
+    document: Document | None = None
+    """The file with its lines, if it can be corrected in place."""

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from resolver.answers.network import with_network_plugin
 from resolver.answers.resolution import FROM_PROVEN_SET, preferred_solution, resolution_of
-from resolver.compiling import compile_facts, compile_problem, start_problem, state_request
+from resolver.compiling import compile_problem, start_problem
 from resolver.compiling.names import for_rocm, named_by, wheels_for_rocm
-from resolver.compiling.problem_builder import ProblemBuilder, advice_for, is_advised, reachable
+from resolver.compiling.problem_builder import advice_for, is_advised, reachable
 from resolver.errors import MatrixError
 from resolver.facts.catalog import closed_names, is_elsewhere
 from resolver.model import Notice, Resolution
@@ -37,34 +37,12 @@ _LONGEST = 900.0
 A first search for 500 distributions takes less than a minute on a fast network."""
 
 
-class SharedFacts:
-    """The compiled facts of requests to one catalog that differ in their requirements and their base image.
-
-    They must keep no installed distributions, and their versions of torch must be of the target's backend.
-    """
-
-    def __init__(self) -> None:
-        self._compiled: dict[object, tuple[ProblemBuilder, Session]] = {}
-
-    def session(self, catalog: Catalog, request: Request, keep: Mapping[str, str]) -> Session:
-        """Return a session for a request, which has what the sessions for requests before it learned."""
-        names = frozenset(requirement.name for requirement in request.requirements)
-        key = names, request.target.base_image is None, tuple(sorted(keep.items()))
-        if key not in self._compiled:
-            builder = ProblemBuilder(catalog, request, keep=keep)
-            compile_facts(builder)
-            self._compiled[key] = builder, Session(builder.problem())
-        builder, session = self._compiled[key]
-        return session.restated(state_request(builder.restated(request)).problem())
-
-
 def resolve(
     catalog: Catalog,
     request: Request,
     indexes: PackageIndexes | None = None,
     *,
     keep: Mapping[str, str] | None = None,
-    facts: SharedFacts | None = None,
     reporter: Reporter = SILENT,
 ) -> Resolution | Conflict:
     """Return a resolution with a version of every component that the request needs, or the conflict.
@@ -78,8 +56,6 @@ def resolve(
         if no listed release can be chosen. Without indexes, only the platform and the catalog are resolved.
     keep
         Version and variant (`Distribution.key`) to prefer, by name, such as from an earlier resolution.
-    facts
-        Compiled facts to share with similar requests without indexes. The answer is the same.
     reporter
         Receives a conflict as soon as it is known; the search for suggestions then takes up to two seconds.
 
@@ -97,10 +73,8 @@ def resolve(
     """
     stated = request.requirements
     request, notes = for_rocm(catalog, request)
-    answer = (facts and indexes is None and _resolve_with(facts, catalog, request, keep or {})) or solve(
-        catalog, request, indexes, keep
-    )
-    if facts is None and request.target.backend == "rocm":
+    answer = solve(catalog, request, indexes, keep)
+    if request.target.backend == "rocm":
         answer = _with_wheels(catalog, request, answer, indexes, notes)
     if isinstance(answer, Resolution):
         notes += _published_instead(catalog, request, answer, indexes)
@@ -227,15 +201,6 @@ def _resolve_closed(
     if solution is None:
         return Refuted(session, session.refutation())
     return resolution_of(catalog, request, session.problem, solution, notes)
-
-
-def _resolve_with(
-    facts: SharedFacts, catalog: Catalog, request: Request, keep: Mapping[str, str]
-) -> Resolution | None:
-    """Return the resolution of a request; None if it has none, so that a conflict has its own session."""
-    session = facts.session(catalog, request, keep)
-    solution, notes = preferred_solution(catalog, request, session)
-    return None if solution is None else resolution_of(catalog, request, session.problem, solution, notes)
 
 
 def solve(

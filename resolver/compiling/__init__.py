@@ -55,20 +55,10 @@ def start_problem(
     builder = ProblemBuilder(
         catalog, request, also=also, keep=keep, open_world=open_world, providers=providers
     )
-    compile_facts(builder)
-    return state_request(builder)
-
-
-def compile_facts(builder: ProblemBuilder) -> None:
-    """Add the facts to a problem, without the demands of the request."""
     compile_platform(builder)
     compile_torch(builder)
     compile_packages(builder)
     compile_known_bad(builder)
-
-
-def state_request(builder: ProblemBuilder) -> ProblemBuilder:
-    """Add the request to a problem that has the facts, and return its builder."""
     compile_request(builder)
     compile_preinstalled(builder)
     return builder

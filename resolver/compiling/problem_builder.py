@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from fnmatch import fnmatchcase
 from functools import cached_property, reduce
 from itertools import product
@@ -95,19 +94,6 @@ class ProblemBuilder:
         self._relations: list[Relation] = []
         self.preferences: dict[str, tuple[str, dict[int, int]]] = {}
         self._installed: dict[str, list[InstalledVersion]] = {}
-
-    def restated(self, request: Request) -> ProblemBuilder:
-        """Return a copy for a request to which the same facts apply, without the demands of this request."""
-        check_target(self.catalog, request.target)
-        other = copy(self)
-        vars(other).update(
-            request=request,
-            target=request.target,
-            _compiled={*self._compiled},
-            _demands=[*self._demands],
-            _relations=[*self._relations],
-        )
-        return other
 
     def reach(self, names: Iterable[str]) -> None:
         """Make more distributions reachable, with their requirements."""

@@ -7,7 +7,6 @@ demands are assumptions. So what a call has learned helps all later calls on the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -73,14 +72,6 @@ class Session:
         for relation in problem.relations[self._relations :]:
             state(self.search, self.number, relation)
         self._relations = len(problem.relations)
-
-    def restated(self, problem: Problem) -> Session:
-        """Return a session for other demands on these variables, in this search if no relation was added."""
-        if len(problem.relations) > self._relations:
-            return Session(problem)
-        other = copy(self)
-        other.problem = problem
-        return other
 
     def narrow(self, demands: Iterable[Demand] | None = None) -> Narrowed | None:
         """Return the candidates that propagation leaves; None proves that there is no solution."""

@@ -52,9 +52,11 @@ def builds_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
             return index.root / task.pick.name
 
         monkeypatch.setattr(local, "build_wheel", build_wheel)
-        rank = {task.build_key: number for number, task in enumerate(tasks)}
+        # Ready builds of the same length start in the order of their keys.
+        for number, task in enumerate(tasks):
+            task.__dict__["build_key"] = f"{number:02}{task.build_key[2:]}"
         by_key = {task.build_key: task for task in tasks}
-        return Builds(by_key, Index(tmp_path), limits, Recorder(), rank=rank)
+        return Builds(by_key, Index(tmp_path), limits, Recorder())
 
     return make
 

@@ -78,12 +78,10 @@ def run(
     capacity: Resources,
     *,
     keep_going: bool = False,
-    rank: Mapping[str, int] | None = None,
-    budget: float | None = None,
     **options: Any,
 ) -> tuple[BuildsOutcome, Simulation]:
     simulation = Simulation(graph, demands, capacity, **options)
-    outcome = schedule(graph, demands, capacity, simulation, keep_going=keep_going, rank=rank, budget=budget)
+    outcome = schedule(graph, demands, capacity, simulation, keep_going=keep_going)
     return outcome, simulation
 
 
@@ -264,48 +262,6 @@ def test_ten_thousand_tasks_are_scheduled_in_seconds() -> None:
     assert simulation.clock <= 1.05 * lower_bound(graph, demands, capacity)
     assert seconds < 5
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 500 * 1024
-
-
-def test_lower_rank_is_started_first() -> None:
-    graph = chain("base", "top")
-    graph.add_nodes_from(["long", "longest"])
-    seconds = {"base": 1.0, "top": 1.0, "long": 5.0, "longest": 9.0}
-    demands = {name: Resources(1, 0, time) for name, time in seconds.items()}
-    rank = {"long": 0, "base": 1, "top": 1, "longest": 2}
-    _, simulation = run(graph, demands, Resources(1, 8), rank=rank)
-    assert simulation.starts == ["long", "base", "top", "longest"]
-
-
-def test_task_that_would_exceed_the_budget_is_not_started() -> None:
-    graph = chain("large", "needs large")
-    graph.add_nodes_from(["first", "second"])
-    seconds = {"first": 4.0, "large": 7.0, "needs large": 1.0, "second": 5.0}
-    demands = {name: Resources(1, 0, time) for name, time in seconds.items()}
-    rank = {name: number for number, name in enumerate(seconds)}
-    outcome, simulation = run(graph, demands, Resources(1, 8), rank=rank, budget=10)
-    assert outcome.done == ["first", "second"]
-    assert outcome.over_budget == ["large", "needs large"]
-    assert outcome.left == []
-    assert simulation.clock <= 10
-
-
-def test_time_that_was_really_used_counts() -> None:
-    names = [f"t{number}" for number in range(6)]
-    graph: Graph = networkx.DiGraph()
-    graph.add_nodes_from(names)
-    demands = dict.fromkeys(names, Resources(1, 0, 4.0))
-    slow = {"t0": [Event("t0", "ready", Resources(1, 0, 6.0))]}  # 4 s, and then 6 s again
-    outcome, simulation = run(graph, demands, Resources(1, 8), budget=14, events=slow)
-    assert len(outcome.done) == 2
-    assert len(outcome.over_budget) == 4
-    assert simulation.clock == 14
-
-
-def test_nothing_is_started_without_budget() -> None:
-    outcome, simulation = run(
-        chain("a", "b"), dict.fromkeys("ab", Resources(1, 0, 1.0)), Resources(1, 8), budget=0
-    )
-    assert (outcome.over_budget, simulation.starts) == (["a", "b"], [])
 
 
 def elastic(cores: int, work: float, memory_per_job: float = 0.0) -> Resources:

@@ -18,8 +18,8 @@ from builders.building.directory import path_of
 from builders.building.records import TaskState, failure_path, log_path
 from builders.index import Index
 from builders.scheduling import slurm
-from builders.scheduling.batch import Run
-from builders.scheduling.slurm import Slurm, pack, partition_of, submit
+from builders.scheduling.batch import Run, pack
+from builders.scheduling.slurm import Slurm, partition_of, submit
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts.catalog import load
 from tests.support.batch_runs import Follow, Killed, follower, kill, run_of, states, task

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import tomli_w
 from elftools.elf.elffile import ELFFile
-from msgspec.structs import replace
 from ruamel.yaml import YAML
 
 from builders.audit import audit_wheel
@@ -35,7 +34,6 @@ from builders.index_client import metadata, pages
 from builders.scheduling.slurm import Slurm
 from builders.sources.source import unpack_sdist
 from builders.wheels.wheel import DamagedError
-from matrix.commands.plan import github_workflow, gitlab_pipeline
 from matrix.input.environment_formats import read_pylock
 from matrix.input.inputs import read_inputs
 from matrix.input.settings import read_settings
@@ -53,7 +51,6 @@ from tests.builders.bundles import HOST, PREFIX, code_object, packed, padded, pl
 from tests.fuzz import mutators
 from tests.support.elf import shared_object
 from tests.support.hostile import CANARY
-from tests.support.plans import plan_of
 from tests.support.strangers import PYLOCK, RUN, SITE, data_of, emitted, everything, read_back
 
 TESTS = Path(__file__).parents[1]
@@ -182,7 +179,7 @@ def enter_scripts(content: bytes, work: Path) -> None:
 
 
 def enter_yaml(content: bytes, work: Path) -> None:
-    """Write environment files and workflows from a lock, and compare what YAML reads."""
+    """Write environment files from a lock, and compare what YAML reads."""
     lock = read_strangers_lock(content, work)
     with suppress(MatrixError):
         (file, *_) = emitted(lock, "cotainr", work)
@@ -194,11 +191,6 @@ def enter_yaml(content: bytes, work: Path) -> None:
         assert all(isinstance(line, str) and line.isprintable() for line in (*others, *pip["pip"]))
         options = {line.partition(" ")[0] for line in pip["pip"] if line.startswith("-")}
         assert options <= {"--extra-index-url", "--only-binary"}
-    made = plan_of(work, {"base": (lock.picks[0].version, ()), "top": (lock.target.site, ("base",))})
-    workflow = github_workflow(replace(made, index=f"{work}/{lock.image.path if lock.image else ''}"))
-    assert "${{" not in workflow.replace("${{ '${{' }}", "")
-    assert [*YAML(typ="safe").load(workflow)] == ["name", "on", "jobs"]
-    assert len(YAML(typ="safe").load(gitlab_pipeline(made))) == 1 + len(made.tasks)
 
 
 def enter_run(content: bytes, work: Path) -> None:
@@ -345,9 +337,8 @@ JSON: dict[str, Any] = {
 def read_page(content_type: str) -> Callable[[bytes, Path], object]:
     def enter(content: bytes, _: Path) -> None:
         for project in ("tiny", ""):
-            form, _status, releases = pages.cut(content, content_type, URL, project)
-            for _version, part in releases:
-                pages.files(part, form, URL, URL)
+            for _version, rows in pages.releases(content, content_type, URL, project):
+                pages.files(rows, URL, URL)
 
     return enter
 

@@ -104,10 +104,3 @@ def test_jobs_outlive_killed_command_and_are_attached_to(slurm: Slurm, tmp_path:
     assert len(logs) == 2  # one for the diamond, one for the chain that fails
     # A killed write leaves a hidden file.
     assert not list((tmp_path / "index" / ".matrix" / "slurm").glob("[!.]*.json"))
-
-    selection = ("--table", "slurmbase torch==2.13.*", "--backend", "cpu", "--catalog", "facts")
-    table = matrix(*build, *selection, "--index", "table", "--format", "json")
-    assert table.returncode == 0, table.stdout
-    built = json.loads(table.stdout)
-    assert built["counts"]["built"] == len(built["cells"]) > 0
-    assert [(wheel["name"], wheel["state"]) for wheel in built["wheels"]] == [("slurmbase", "built")]

@@ -10,8 +10,7 @@ import pytest
 
 from builders.index import Index
 from builders.scheduling.batch import Run
-from builders.scheduling.hyperqueue import HyperQueue
-from matrix.building.planning import EXECUTORS
+from builders.scheduling.slurm import Slurm
 from matrix.cli import main
 from tests.support.projects import GIT_ROWS
 from tests.support.records import record_of
@@ -40,7 +39,7 @@ versions = ["<3"]
 status = "observed"
 source = "tests"
 """
-BUILD = ("build-wheels", "--catalog", "mine.toml", "--executor", "hq")
+BUILD = ("build-wheels", "--catalog", "mine.toml", "--executor", "slurm")
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Replace the batch system and all downloads; return the wheels of each run without a result."""
     runs: list[list[str]] = []
 
-    class Batch(HyperQueue):
+    class Batch(Slurm):
         def require(self, consequence: str) -> None:
             pass
 
@@ -57,7 +56,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             return run
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setitem(EXECUTORS, "hq", Batch)
+    monkeypatch.setattr("matrix.commands.build_wheels.Slurm", Batch)
     monkeypatch.setattr("matrix.building.planning.obtain", lambda *_, **__: None)
     monkeypatch.setattr("matrix.building.planning.wheels_of", lambda *_, **__: None)
     return runs
@@ -76,7 +75,7 @@ def test_unknown_requirements_of_torch_stop_before_jobs_are_submitted(
     assert main([*BUILD]) == 3
     message = capsys.readouterr().err
     assert "for the build of torch-scatter" in message
-    assert "`matrix build-wheels torch --executor hq`. Then resolve again" in message
+    assert "`matrix build-wheels torch --executor slurm`. Then resolve again" in message
     assert started == []
     assert main([*BUILD, "torch"]) == 0
     assert main([*BUILD, "--keep-going"]) == 3

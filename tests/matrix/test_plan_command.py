@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from builders.index import Index
+from matrix.building.planning import Plan
 from matrix.cli import main
+from matrix.commands.plan import sbatch_script
 from resolver.errors import BuildError
+from tests.support.plans import plan_of
 from tests.support.records import record_of
 
 Capture = pytest.CaptureFixture[str]
@@ -149,10 +153,37 @@ def test_sbatch_script_is_valid_shell(tmp_path: Path) -> None:
 
 
 def test_exported_job_runs_without_the_path_of_the_user(tmp_path: Path) -> None:
-    assert main(["plan", *LIMITS, "--format", "hq", "-o", "jobs.toml"]) == 0
-    (task,) = tomllib.loads((tmp_path / "jobs.toml").read_text())["task"]
-    command = [*task["command"][:4], "--help"]
+    assert main(["plan", *LIMITS, "--format", "sbatch", "-o", "build.sh"]) == 0
+    (job,) = (word for word in shlex.split((tmp_path / "build.sh").read_text()) if " build-one " in word)
+    command = [*shlex.split(job)[:4], "--help"]
     env = {"PATH": "/nowhere", "PYTHONPATH": str(HERE), "HOME": str(tmp_path)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "build-one" in done.stdout
+
+
+def chain() -> Plan:
+    """Return a plan of three tasks."""
+    made = plan_of(Path("/work"), {"base": ("true", ()), "top": ("true", ("base",)), "other": ("true", ())})
+    command = ("matrix", "build-one", "0123", "--lock", "/work/matrix.lock", "--index", made.index)
+    return replace(made, tasks=tuple(replace(task, command=command) for task in made.tasks))
+
+
+def test_slurm_jobs_are_those_of_the_executor() -> None:
+    """Light tasks share a job, and the site admits at most that many jobs."""
+    made = chain()
+    light = tuple(replace(task, seconds=5.0) for task in made.tasks)
+    text = sbatch_script(replace(made, tasks=light))
+    assert text.count("submit matrix-") == 1
+    assert "submit matrix-base+2 3 2048 6 ''" in text
+    assert text.count("build-one 0123 0123 0123 --lock /work/matrix.lock --index /work/index --jobs 3") == 1
+    assert sbatch_script(made).count("submit matrix-") == 3
+    assert sbatch_script(replace(made, max_jobs=2)).count("submit matrix-") == 2
+
+
+def test_finished_tasks_are_left_out() -> None:
+    made = chain()
+    first = replace(made.tasks[0], state="up to date")
+    text = sbatch_script(replace(made, tasks=(first, *made.tasks[1:])))
+    assert text.count("build-one") == 2
+    assert "matrix-base" not in text

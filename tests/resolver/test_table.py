@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from resolver.answers import resolution as resolving
-from resolver.answers import resolve as resolve_module
 from resolver.answers import table as table_module
-from resolver.answers.resolve import SharedFacts, resolve
+from resolver.answers.resolve import resolve
 from resolver.answers.table import (
     COMBINATION,
     Cell,
@@ -25,11 +24,9 @@ from resolver.answers.table import (
     available_packages,
     request_of_cell,
 )
-from resolver.compiling import compile_facts, compile_problem
-from resolver.compiling.problem_builder import ProblemBuilder
+from resolver.compiling import compile_problem
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog, load_uncached
-from resolver.lock import dumps
 from resolver.model import Conflict, Prefer, Request, Resolution
 from tests.resolver.solve_helpers import ask
 from tests.resolver.solving import solve
@@ -188,43 +185,6 @@ def test_cells_of_tiny_catalog_equal_resolve(tiny: Catalog, requirements: str, p
             _check(table, row, column, image)
     assert any(row.cells[column.name].picks for row, column in cells)
     assert any(row.cells[column.name].refused for row, column in cells)
-
-
-@pytest.mark.parametrize("prefer", CHOICES)
-def test_shared_facts_change_no_answer(
-    tiny: Catalog, prefer: Prefer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    request = ask(tiny, "zone upper built>=1.5 ready", site="hill", prefer=prefer)
-    table = Table(tiny, request, together=True)
-    compiled: list[ProblemBuilder] = []
-
-    def counting(builder: ProblemBuilder) -> None:
-        compiled.append(builder)
-        compile_facts(builder)
-
-    monkeypatch.setattr(resolve_module, "compile_facts", counting)
-    facts = SharedFacts()
-    cells = [(row, column) for row, column in _all(table) if row.cells[column.name].picks]
-    for row, column in cells:
-        own = request_of_cell(table.request, row, column)
-        keep = {pick.name: pick.key for pick in row.cells[column.name].picks}
-        answer = resolve(tiny, own, keep=keep, facts=facts)
-        alone = resolve(tiny, own, keep=keep)
-        assert isinstance(answer, Resolution)
-        assert isinstance(alone, Resolution)
-        assert dumps(answer) == dumps(alone)
-    assert 0 < len(compiled) < len(cells)
-
-
-def test_shared_facts_leave_conflicts_alone(tiny: Catalog) -> None:
-    facts = SharedFacts()
-    requests = [
-        ask(tiny, f"{name} torch=={torch} python==3.11", site="hill")
-        for name, torch in product(("built==2.0", "upper==1.1"), tiny.torch)
-    ]
-    answers = [resolve(tiny, request, facts=facts) for request in requests]
-    assert answers == [resolve(tiny, request) for request in requests]
-    assert {type(answer) for answer in answers} == {Conflict, Resolution}
 
 
 @pytest.mark.parametrize("limits", ["", "torch>=2.8", "python==3.11", "rocm==6.2.*", "base-image"])

@@ -9,7 +9,8 @@ import pytest
 
 from builders.building.records import TaskState
 from builders.index import Index
-from builders.scheduling.batch import BatchSystem, Run
+from builders.scheduling.batch import Run
+from builders.scheduling.slurm import Slurm
 from tests.support.recorder import Recorder
 
 Step = Mapping[Any, str] | Callable[[], object]
@@ -56,7 +57,7 @@ def states(run: Run) -> dict[str, str]:
     return {task.key: task.state for task in run.tasks if task.state != "to build"}
 
 
-def follower(kind: type[BatchSystem], system: System, monkeypatch: pytest.MonkeyPatch) -> Follow:
+def follower(kind: type[Slurm], system: System, monkeypatch: pytest.MonkeyPatch) -> Follow:
     """Return a function that starts a run or follows the existing run; steps happen between two polls."""
 
     def go(run: Run | None, *steps: Sequence[Step] | Step) -> tuple[Run, Recorder]:

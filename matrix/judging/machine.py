@@ -1,36 +1,27 @@
-"""``matrix doctor``: check this machine and a base image, and list missing tools."""
+"""Judge this machine, and a base image as a place to build wheels: the tools that they lack."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
-from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image, image_name
 from builders.containers.inspection import ImageFacts, inspect_image
 from builders.diagnosis.doctor import check_machine
 from builders.findings import SEVERITIES, Finding
 from builders.network.urls import mirrored
 from builders.sources import index_url
-from matrix.command_line.options import add_catalog, add_format, add_index
-from matrix.show.json_document import JsonDocument
-from matrix.show.render import count_text, findings_text
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
 from resolver.versions import shorten, sort_key
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping
 
     from matrix.command_line.context import Context
     from resolver.facts.catalog import Catalog
-
-SUMMARY = "check this machine and a base image, and list missing tools"
-EXAMPLE = "matrix doctor --base-image /appl/local/containers/lumi-rocm.sif"
 
 
 class ImageDocument(ImageFacts, frozen=True, kw_only=True):
@@ -40,52 +31,18 @@ class ImageDocument(ImageFacts, frozen=True, kw_only=True):
     can_build: bool
 
 
-class DoctorDocument(JsonDocument, kw_only=True):
-    """Findings about a machine, and optionally about a base image."""
-
-    status: Literal["ok", "errors"]
-    host: list[Finding]
-    image: ImageDocument | UnsetType = UNSET
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
-    parser.add_argument(
-        "--base-image",
-        metavar="NAME|PATH",
-        help="inspect a base image as well, and check whether wheels can be built in it",
-    )
-    parser.add_argument(
-        "--in",
-        dest="where",
-        choices=("apptainer", "podman"),
-        help="the runtime for the image (default: the installed runtime)",
-    )
-    add_index(parser)
-    add_catalog(parser)
-    add_format(parser)
+def judge_machine(context: Context) -> list[Finding]:
+    """Return the findings about this machine: missing tools, and servers that do not answer."""
+    catalog, mirrors = context.catalog, context.settings.mirrors
+    findings = check_machine(catalog, context.args.index, servers(catalog, mirrors))
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def execute(context: Context) -> int:
-    """Run the command. Only an image that cannot build changes the exit code; missing tools do not."""
-    args, console = context.args, context.console
-    given = args.base_image
-    settings, catalog = context.settings, context.catalog
-    facts = _inspect(given, catalog, args.where) if given else None
-    findings = list(check_machine(catalog, args.index, servers(catalog, settings.mirrors)))
-    missing = facts.missing_tools() if facts else []
-    if args.format == "json":
-        image = ImageDocument(**asdict(facts), missing=missing, can_build=not missing) if facts else UNSET
-        console.document(DoctorDocument(status="errors" if missing else "ok", host=findings, image=image))
-    else:
-        console.data(f"{count_text(findings)}\n".capitalize())
-        findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-        text = findings_text(findings, quiet=console.verbosity < 0, screen=console.out)
-        if text:
-            console.data(text)
-        if facts:
-            console.data("\n" + _image_text(facts, missing))
-    return EnvironmentLacksError.exit_code if missing else 0
+def judge_base_image(given: str, catalog: Catalog) -> ImageDocument:
+    """Return the content of a base image, and what it lacks to build wheels; this may start a container."""
+    facts = _inspect(given, catalog)
+    missing = facts.missing_tools()
+    return ImageDocument(**asdict(facts), missing=missing, can_build=not missing)
 
 
 def servers(catalog: Catalog, mirrors: Mapping[str, str]) -> dict[str, str]:
@@ -98,7 +55,7 @@ def servers(catalog: Catalog, mirrors: Mapping[str, str]) -> dict[str, str]:
     return {what: mirrored(url, mirrors) for what, url in urls.items()}
 
 
-def _inspect(given: str, catalog: Catalog, where: str | None) -> ImageFacts:
+def _inspect(given: str, catalog: Catalog) -> ImageFacts:
     name = image_name(given, catalog)
     path = Path(given)
     row = catalog.image.get(name)
@@ -112,13 +69,12 @@ def _inspect(given: str, catalog: Catalog, where: str | None) -> ImageFacts:
             msg = f"The base image {name} is not on this machine{path_text}."
             get = f"Pull it (`apptainer pull image.sif {row.path}`)" if "://" in row.path else "Copy it here"
             raise EnvironmentLacksError(msg, hint=f"{get}, then name the file: --base-image image.sif")
-    image = find_image(path, name)
-    if where is not None:
-        choose_runtime(where, image)  # raises if it is not installed, even if the inspection is cached
-    return inspect_image(image, where)
+    return inspect_image(find_image(path, name))
 
 
-def _image_text(facts: ImageFacts, missing: list[str]) -> str:
+def image_text(facts: ImageDocument) -> str:
+    """Return the content of a base image, one fact on each line."""
+    missing = facts.missing
     compilers = ", ".join(f"{compiler.name} {compiler.version}" for compiler in facts.compilers)
     pythons = "; ".join(
         f"{python.version} {python.path}"

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 from msgspec.structs import replace
 
-from resolver.answers.repair import Change, Wanted, changed_versions, nearest, replaced
+from matrix.judging.repair import Change, changed_versions, nearest, replaced, requirement_of
+from matrix.reading.items import Item
 from resolver.answers.resolve import solve
 from resolver.compiling.names import replacement
 from resolver.facts.catalog import Catalog, load
@@ -30,12 +31,12 @@ def repaired(
 ) -> tuple[Resolution | Conflict, dict[str, str], list[Change]]:
     """Return the answer to the nearest request, its requirements by name, and the changed versions."""
     catalog = catalog or catalog_of_pythons(("3.12",))
-    wanted = [Wanted(name, version) for name, version in pins.items()]
+    wanted = [Item(name=name, version=version) for name, version in pins.items()]
     indexes = FakeIndexes(projects)
     found = nearest(catalog, request, wanted, indexes)
     if isinstance(found, Conflict):
         return found, {}, []
-    requirements, reasons = found
+    requirements, reasons = found.requirements, found.reasons
     answer = solve(catalog, replace(request, requirements=requirements), indexes)
     assert isinstance(answer, Resolution)
     changes = list(changed_versions(answer, wanted, reasons))
@@ -104,13 +105,13 @@ def test_no_relaxed_pin_of_a_conflict_can_be_restored_alone(seed: int) -> None:
     """Judged by solving once more with the exact version of each change."""
     projects, pins = random_universe(random.Random(seed))
     catalog, indexes = catalog_of_pythons(("3.12",)), FakeIndexes(projects)
-    wanted = [Wanted(name, version) for name, version in pins.items()]
+    wanted = [Item(name=name, version=version) for name, version in pins.items()]
     found = nearest(catalog, HERE, wanted, indexes)
-    free = replace(HERE, requirements=tuple(item.requirement(3) for item in wanted))
+    free = replace(HERE, requirements=tuple(requirement_of(item, 3) for item in wanted))
     if isinstance(found, Conflict):
         assert not isinstance(solve(catalog, free, indexes), Resolution)
         return
-    requirements, reasons = found
+    requirements, reasons = found.requirements, found.reasons
     by_name = {item.name: item for item in requirements}
     answer = solve(catalog, replace(HERE, requirements=tuple(by_name.values())), indexes)
     assert isinstance(answer, Resolution)
@@ -119,16 +120,16 @@ def test_no_relaxed_pin_of_a_conflict_can_be_restored_alone(seed: int) -> None:
     assert changes == {name for name, version in pins.items() if chosen[name] != version}
     for name in changes:
         if pins[name] in projects[name]:
-            exact = {**by_name, name: Wanted(name, pins[name]).requirement(0)}
+            exact = {**by_name, name: requirement_of(Item(name=name, version=pins[name]), 0)}
             restored = solve(catalog, replace(HERE, requirements=tuple(exact.values())), indexes)
             assert not isinstance(restored, Resolution)
 
 
 def test_torch_for_cuda_keeps_its_version_where_rocm_has_it() -> None:
-    wanted = [Wanted("torch", "2.5.1+cu124"), Wanted("torchvision", "0.20.1+cu124")]
+    wanted = [Item(name="torch", version="2.5.1+cu124"), Item(name="torchvision", version="0.20.1+cu124")]
     found = nearest(CATALOG, LUMI, wanted, None)
     assert not isinstance(found, Conflict)
-    requirements, reasons = found
+    requirements, reasons = found.requirements, found.reasons
     answer = solve(CATALOG, replace(LUMI, requirements=requirements), None)
     assert isinstance(answer, Resolution)
     first, second = changed_versions(answer, wanted, reasons)
@@ -138,23 +139,27 @@ def test_torch_for_cuda_keeps_its_version_where_rocm_has_it() -> None:
 
 
 def test_torch_that_rocm_does_not_have_is_relaxed_to_the_nearest() -> None:
-    found = nearest(CATALOG, LUMI, [Wanted("torch", "2.5.9+cu118")], None)
+    found = nearest(CATALOG, LUMI, [Item(name="torch", version="2.5.9+cu118")], None)
     assert not isinstance(found, Conflict)
-    requirements, reasons = found
+    requirements, reasons = found.requirements, found.reasons
     assert str(requirements[0]) == "torch==2.5.*"
     assert reasons["torch"].text == "No known version of torch matches 'torch==2.5.9'"
 
 
 def test_python_is_pinned_to_its_release_line() -> None:
-    found = nearest(CATALOG, LUMI, [Wanted("python", "3.11.9"), Wanted("torch", "2.5.1")], None)
+    found = nearest(
+        CATALOG, LUMI, [Item(name="python", version="3.11.9"), Item(name="torch", version="2.5.1")], None
+    )
     assert not isinstance(found, Conflict)
-    assert str(found[0][0]) == "python==3.11.*"
+    assert str(found.requirements[0]) == "python==3.11.*"
 
 
 @pytest.mark.parametrize("row", CATALOG.replaces.values(), ids=lambda row: row.title)
 def test_every_row_replaces_what_it_names(row: Replaces) -> None:
     name = row.name.replace("*", "12x" if row.name.endswith(("-cu*", "cuda*")) else "x")
-    kept, (change,) = replaced(CATALOG, [Wanted(name, "1.0", conda=row.conda)])
+    kept, (change,) = replaced(
+        CATALOG, [Item(name=name, version="1.0", installer="conda" if row.conda else "pip")]
+    )
     assert [item.name for item in kept] == list(row.by)
     assert change.before == f"{name} 1.0"
     assert change.source == row.source
@@ -169,17 +174,21 @@ def test_pattern_applies_only_to_what_is_for_cuda(name: str) -> None:
 
 
 def test_unknown_distribution_for_cuda_is_not_left_out_in_silence() -> None:
-    kept, (change,) = replaced(CATALOG, [Wanted("unheard-cu12", "1.0"), Wanted("requests", "2.32.3")])
+    kept, (change,) = replaced(
+        CATALOG, [Item(name="unheard-cu12", version="1.0"), Item(name="requests", version="2.32.3")]
+    )
     assert [item.name for item in kept] == ["requests"]
     assert change.needed
     assert change.for_cuda
 
 
 def test_dropped_distribution_needs_no_replacement() -> None:
-    kept, (change,) = replaced(CATALOG, [Wanted("natten", "0.21")], drop=["natten"])
+    kept, (change,) = replaced(CATALOG, [Item(name="natten", version="0.21")], drop=["natten"])
     assert (kept, change.needed) == ([], False)
 
 
 def test_of_two_lines_the_one_with_a_version_counts() -> None:
-    kept, _ = replaced(CATALOG, [Wanted("pytorch", conda=True), Wanted("torch", "2.5.1+cu124")])
-    assert kept == [Wanted("torch", "2.5.1+cu124")]
+    kept, _ = replaced(
+        CATALOG, [Item(name="pytorch", installer="conda"), Item(name="torch", version="2.5.1+cu124")]
+    )
+    assert kept == [Item(name="torch", version="2.5.1+cu124")]

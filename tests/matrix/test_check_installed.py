@@ -1,4 +1,4 @@
-"""``matrix inspect``: verdicts on files, and the same findings as the command for each kind of thing."""
+"""``matrix check``: verdicts on files, and the same findings as the command for each kind of thing."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from builders.findings import Finding
 from builders.installed.checks import findings_of
 from builders.installed.reading import read_installed
 from matrix.cli import main
-from matrix.commands.inspect import verdict_of
 from matrix.input.environment_file import read_environment
 from matrix.input.environment_formats import read_recipe
+from matrix.judging.verdict import Judgement, conclude
 from resolver.answers.proven import judge
 from resolver.consequences import Side
 from resolver.consequences.questions import driver_states
@@ -33,9 +33,9 @@ DAY = "2026-11-20"
 
 
 def inspected(*arguments: str, code: int, capsys: Capture) -> dict[str, Any]:
-    assert main(["inspect", *arguments, "--site", "lumi-g", "--date", DAY, "--format", "json"]) == code
-    document: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return document
+    assert main(["check", *arguments, "--site", "lumi-g", "--date", DAY, "--format", "json"]) == code
+    (thing,) = json.loads(capsys.readouterr().out)["things"]
+    return dict(thing)
 
 
 def kept(findings: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
@@ -45,29 +45,29 @@ def kept(findings: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
 VERDICTS: dict[str, tuple[Callable[[Path], Tree], int, str]] = {
     "cuda": (
         lambda p: Tree(p).torch("2.5.1+cu124", cuda="12.4"), 1,
-        "Cannot use the GPUs of lumi-g: torch 2.5.1+cu124 is for CUDA 12.4.",
+        "cannot use the GPUs of lumi-g on 2026-11-20: torch 2.5.1+cu124 is for CUDA 12.4.",
     ),
     "risk": (
         lambda p: Tree(p).torch("2.3.1+rocm6.0"), 0,
-        "Works at your own risk since 2026-01 at lumi-g: ROCm 6.0 is older than driver 6.3 supports",
+        "works at your own risk since 2026-01 at lumi-g on 2026-11-20: ROCm 6.0 is",
     ),
     "newer": (
         lambda p: Tree(p).torch("2.11.0+rocm7.2"), 0,
-        "Works at your own risk since 2026-01 at lumi-g: lumi-g ran ROCm 7.2 in September 2026, which AMD",
+        "works at your own risk since 2026-01 at lumi-g on 2026-11-20: lumi-g ran ROCm 7.2",
     ),
     "driver": (
         lambda p: Tree(p).torch("2.13.0+rocm10.0"), 1,
-        "Cannot use the GPUs of lumi-g: ROCm 10.0 does not run on kernel driver 6.3 of lumi-g",
+        "cannot use the GPUs of lumi-g on 2026-11-20: ROCm 10.0 does not run on kernel driver 6.3 of lumi-g",
     ),
     "other": (
         lambda p: Tree(p).torch().extension("apex", gfx=["gfx942"]), 1,
-        "Does not work at lumi-g: apex 1.0 contains code for gfx942, but not for gfx90a",
+        "does not work at lumi-g on 2026-11-20: apex 1.0 contains code for gfx942, but not for gfx90a",
     ),
-    "sound": (lambda p: Tree(p).torch().extension("apex"), 0, "Nothing found against it at lumi-g."),
+    "sound": (lambda p: Tree(p).torch().extension("apex"), 0, "fits lumi-g on 2026-11-20."),
     "open": (
         lambda p: Tree(p).torch().dist("odd", "1.0", {
                 "odd/a.so": shared_object(fatbin=b"CCOB" + bytes([9, 0]) + bytes(500)),
-        }), 0, "Nothing found against it at lumi-g; 1 of 2 compiled packages could not be judged.",
+        }), 4, "could not be judged for lumi-g on 2026-11-20: 1 of 2 compiled packages could not be judged",
     ),
 }  # fmt: skip
 
@@ -77,24 +77,21 @@ def test_verdict_is_first_and_decides_the_exit_code(name: str, tmp_path: Path, c
     make, code, verdict = VERDICTS[name]
     tree = make(tmp_path / "env")
     document = inspected(str(tree.root), code=code, capsys=capsys)
-    assert document["verdict"].startswith(verdict)
-    assert document["status"] == ("errors" if code else "ok")
-    main(["inspect", str(tree.root), "--site", "lumi-g", "--date", DAY])
-    assert capsys.readouterr().out.replace("\n", " ").startswith(verdict[:60])
+    assert document["text"].removeprefix(f"{tree.root} ").startswith(verdict)
+    main(["check", str(tree.root), "--site", "lumi-g", "--date", DAY])
+    assert capsys.readouterr().out.replace("\n", " ").startswith(f"{tree.root} {verdict[:60]}")
 
 
-def test_verdict_does_not_depend_on_the_messages() -> None:
-    """Counts and reasons are of the evidence; a wheel that is not judged has no counts."""
+def test_verdict_says_since_when_and_what_is_open() -> None:
     text = "The GPU code of a: b could not be judged: it is odd."
     open_ = Finding("verify-contents-not-judged", "warning", text)
-    counted = Finding("verify-contents-not-judged", "warning", text, "", {"count": 3, "compiled": 41})
     risk = Finding("driver-risk", "warning", "a: b", "", {"since": "2026-01-01", "reason": "ROCm: old"})
-    assert verdict_of([open_], "x") == "Nothing found against it at x; some GPU code could not be judged."
-    assert (
-        verdict_of([open_, counted, Finding("rccl-plugin-missing", "warning", text)], "x")
-        == "Nothing found against it at x; 3 of 41 compiled packages could not be judged, 1 warning is below."
-    )
-    assert verdict_of([open_, risk], "x") == "Works at your own risk since 2026-01 at x: ROCm: old."
+    judged = Judgement(thing="a", kind="wheel", against="x", findings=[risk])
+    conclude(judged, "x")
+    assert judged.text == "a works at your own risk since 2026-01 at x: ROCm: old."
+    judged.findings.append(open_)
+    conclude(judged, "x")
+    assert (judged.verdict, judged.exit_code) == ("not-judged", 4)
 
 
 def test_windows_of_the_driver_are_in_the_findings(tmp_path: Path, capsys: Capture) -> None:
@@ -263,33 +260,16 @@ def test_wheel_has_the_findings_of_audit(tmp_path: Path, capsys: Capture) -> Non
     index = tiny_index(tmp_path / "own", {"helper": [("1.0.5", ["numpy<2"])]})
     (wheel,) = index.rglob("*.whl")
     assert parse_wheel_filename(wheel.name)
-    code = main(["audit", str(wheel), "--format", "json"])
-    audited = json.loads(capsys.readouterr().out)["wheels"][0]["findings"]
+    code = main(["check", str(wheel), "--format", "json"])
+    audited = json.loads(capsys.readouterr().out)["things"][0]["findings"]
     document = inspected(str(wheel), code=code, capsys=capsys)
     assert kept(document["findings"]) == kept(audited)
     document = inspected(str(wheel.parent), code=code, capsys=capsys)
     assert kept(document["findings"]) == kept(audited)
     wheel.write_bytes(wheel.read_bytes()[:-40])
-    document_error = main(["inspect", str(wheel), "--site", "lumi-g", "--date", DAY])
+    document_error = main(["check", str(wheel), "--site", "lumi-g", "--date", DAY])
     assert document_error == 3
     assert "is not a valid wheel" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("requirements.txt", "torch=2.9.1\nnvidia-nccl-cu12==2.21.5\n"),
-        ("env.yml", "dependencies:\n  - cuda-nvcc=12.4\n  - pip:\n    - torch==2.5.1+cu124\n"),
-    ],
-)
-def test_environment_file_has_the_findings_of_check(name: str, text: str, capsys: Capture) -> None:
-    Path("matrix.toml").write_text('[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n')
-    Path(name).write_text(text)
-    assert main(["check", name, "--no-preflight", "--format", "json", "--site", "lumi-g", "--date", DAY]) == 1
-    checked = json.loads(capsys.readouterr().out)["findings"]
-    index = (tiny_index(Path("own").absolute(), {"numpy": [("1.26.4", [])]}) / "simple").as_uri()
-    document = inspected(name, "--index-url", index, "--drop", "torch", code=1, capsys=capsys)
-    assert sorted(kept(document["findings"])) == sorted(kept(checked))
 
 
 DOCKERFILE = """# syntax=docker/dockerfile:1
@@ -323,12 +303,14 @@ From: rocm/pytorch:latest
 def test_dockerfile_is_read() -> None:
     Path("Dockerfile").write_text(DOCKERFILE)
     found = read_environment(Path("Dockerfile"))
-    assert [str(item) for item in found.wanted if not item.conda] == [
+    assert [str(item) for item in found.wanted if item.installer != "conda"] == [
         "torch 2.5.1+cu124",
         "numpy <2",
         "deepspeed 0.15.4",
     ]
-    assert [str(item) for item in found.wanted if item.conda] == ["cuda-nvcc 12.4"] or not found.wanted
+    assert [str(item) for item in found.wanted if item.installer == "conda"] == [
+        "cuda-nvcc 12.4"
+    ] or not found.wanted
     assert found.unread == [
         "line 2: the base image nvidia/cuda:12.4.1-devel-ubuntu22.04",
         "line 5: apt-get install -y git",
@@ -376,7 +358,7 @@ def test_what_cannot_be_read_has_exit_code_3(tmp_path: Path, capsys: Capture) ->
         file.truncate(1 << 40)
     for name in ("empty", "photo.jpg", "zeros.sif", "huge.txt", "nothing.sif"):
         code = 2 if name == "nothing.sif" else 3  # as in every command
-        assert main(["inspect", str(tmp_path / name), "--site", "lumi-g"]) == code, name
+        assert main(["check", str(tmp_path / name), "--site", "lumi-g"]) == code, name
         error = capsys.readouterr().err
         assert name in error
         assert "Traceback" not in error

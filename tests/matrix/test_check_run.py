@@ -1,4 +1,4 @@
-"""``matrix verify``: this machine's Python against a lock, and the job for a GPU node."""
+"""``matrix check --run``: this machine's Python against a lock, and the job for a GPU node."""
 
 from __future__ import annotations
 
@@ -39,31 +39,30 @@ def resolved(capsys: Capture, *more: str) -> None:
 @pytest.mark.slow
 def test_runs_at_the_same_time_do_not_disturb_each_other(python: str, monkeypatch: Patch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    command = [sys.executable, "-m", "matrix", "verify", "--python", python, "--format", "json"]
+    command = [sys.executable, "-m", "matrix", "check", python, "--run", "--format", "json"]
     runs = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) for _ in range(4)]
     documents = [json.loads(run.communicate()[0]) for run in runs]
-    assert [document.get("verdict") for document in documents] == ["defective"] * 4
-    assert not list(Path("cache", "matrix", "logs").glob("verify-*"))
+    assert [document["status"] for document in documents] == ["does-not-fit"] * 4
+    assert not list(Path("cache", "matrix", "logs").glob("check-*"))
 
 
 @pytest.mark.slow
 def test_empty_environment_is_defective(capsys: Capture, python: str) -> None:
     resolved(capsys)
-    assert main(["verify", "--python", python, "--format", "json"]) == 1
-    document = json.loads(capsys.readouterr().out)
-    ids = [finding["id"] for finding in document["findings"]]
-    assert document["verdict"] == "defective"
-    assert document["python"]["path"] == python
+    assert main(["check", python, "--run", "--format", "json"]) == 1
+    (thing,) = json.loads(capsys.readouterr().out)["things"]
+    ids = [finding["id"] for finding in thing["findings"]]
+    assert thing["verdict"] == "does-not-fit"
+    assert thing["ran"]["executable"] == python
     assert {"verify-pin-missing", "verify-torch-failed", "verify-pip-check-not-judged"} <= set(ids)
-    assert document["not_judged"] == sum("not-judged" in name for name in ids)
 
 
 def test_text_without_lock(capsys: Capture, python: str) -> None:
-    assert main(["verify", "--python", python]) == 1
+    assert main(["check", python, "--run"]) == 1
     out = capsys.readouterr().out
     assert "torch cannot be imported" in out
     assert "[verify-pins-not-judged]" in out
-    assert out.splitlines()[0].startswith("1 error. Not judged: ")
+    assert out.startswith(f"{python} does not work at lumi-g on ")
 
 
 FLASH = """
@@ -95,8 +94,8 @@ def test_variable_of_built_package_is_reported(
     def findings(command: str = python, **env: str) -> dict[str, dict[str, str]]:
         for name, value in env.items():
             monkeypatch.setenv(name, value)
-        assert main(["verify", "--python", command, "--format", "json"]) == 1
-        rows = json.loads(capsys.readouterr().out)["findings"]
+        assert main(["check", command, "--run", "--format", "json"]) == 1
+        rows = json.loads(capsys.readouterr().out)["things"][0]["findings"]
         about = [row for row in rows if "flash" in row["message"] or "FLASH" in row["message"]]
         return {row["id"]: row for row in about}
 
@@ -119,26 +118,26 @@ def test_variable_of_built_package_is_reported(
 def test_dry_run_writes_job_script(capsys: Capture, tmp_path: Path) -> None:
     resolved(capsys)
     (tmp_path / "my image.sif").write_bytes(b"")
-    assert main(["verify", "--gpu", "--dry-run", "--image", "my image.sif", "--account", "project_1"]) == 0
-    text = (tmp_path / "matrix-verify.sbatch").read_text()
+    assert main(["check", "my image.sif", "--gpu", "--dry-run", "--account", "project_1"]) == 0
+    text = (tmp_path / "matrix-check.sbatch").read_text()
     assert "#SBATCH --partition=dev-g\n#SBATCH --account=project_1\n" in text
-    assert f"--need-gpu --image '{tmp_path}/my image.sif' --lock {tmp_path}/matrix.lock" in text
-    subprocess.run(["bash", "-n", "matrix-verify.sbatch"], check=True)
+    assert f"check '{tmp_path}/my image.sif' --run --need-gpu --lock {tmp_path}/matrix.lock" in text
+    subprocess.run(["bash", "-n", "matrix-check.sbatch"], check=True)
 
 
 def test_job_for_two_nodes_has_a_rank_on_each(capsys: Capture, tmp_path: Path) -> None:
     resolved(capsys)
     (tmp_path / "c.sif").write_bytes(b"")
-    script = tmp_path / "matrix-verify.sbatch"
-    command = ["verify", "--gpu", "--nodes", "2", "--dry-run", "--image", "c.sif"]
+    script = tmp_path / "matrix-check.sbatch"
+    command = ["check", "c.sif", "--gpu", "--nodes", "2", "--dry-run"]
     assert main(command) == 0
     text = script.read_text()
     for option in ("nodes=2", "ntasks=2", "ntasks-per-node=1", "gpus-per-node=1", "cpus-per-task=7"):
         assert f"#SBATCH --{option}\n" in text
     assert "--nodes 2 --timeout 300" in text
-    assert "matrix-verify-$SLURM_JOB_ID" not in text
+    assert "matrix-check-$SLURM_JOB_ID" not in text
     assert main([*command, "--wait", "5"]) == 0
-    assert "matrix-verify-$SLURM_JOB_ID" in script.read_text()
+    assert "matrix-check-$SLURM_JOB_ID" in script.read_text()
     assert main(["resolve", "torch", "--site", "frontier", "--date", "2026-11-20", "-q"]) == 0
     assert main(command) == 0
     assert "#SBATCH --network=disable_rdzv_get\n" in script.read_text()
@@ -153,7 +152,7 @@ def test_missing_account_is_explained(capsys: Capture, tmp_path: Path, monkeypat
     sbatch.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", f"{sbatch.parent}:{os.environ['PATH']}")
-    assert main(["verify", "--gpu"]) == 1
+    assert main(["check", "--gpu"]) == 1
     err = capsys.readouterr().err
     assert "Invalid account" in err
     assert "--account NAME, or as `account` in matrix.toml" in err
@@ -161,15 +160,15 @@ def test_missing_account_is_explained(capsys: Capture, tmp_path: Path, monkeypat
 
 def test_lock_for_cpu_needs_no_gpu_job(capsys: Capture, tmp_path: Path) -> None:
     assert main(["resolve", "torch==2.9.1", "--backend", "cpu", "--date", "2026-03-01"]) == 0
-    assert main(["verify", "--gpu", "--dry-run", "--partition", "p"]) == 2
+    assert main(["check", "--gpu", "--dry-run", "--partition", "p"]) == 2
     assert "The lock is for CPUs" in capsys.readouterr().err
-    assert not (tmp_path / "matrix-verify.sbatch").exists()
+    assert not (tmp_path / "matrix-check.sbatch").exists()
 
 
 def test_verify_script_without_slurm_is_kept(capsys: Capture, tmp_path: Path, monkeypatch: Patch) -> None:
     resolved(capsys)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert main(["verify", "--gpu", "-o", "job.sh"]) == 3
+    assert main(["check", "--gpu", "-o", "job.sh"]) == 3
     assert "sbatch is not on PATH" in capsys.readouterr().err
     assert (tmp_path / "job.sh").is_file()
 
@@ -177,8 +176,8 @@ def test_verify_script_without_slurm_is_kept(capsys: Capture, tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["--image", "none.sif"], 2, "does not exist"),
-        (["--lock", "none.lock"], 2, "none.lock"),
+        (["none.sif", "--run"], 2, "does not exist"),
+        (["--lock", "none.lock", "--run"], 2, "none.lock"),
         (["--dry-run"], 2, "--dry-run requires --gpu"),
         (["--gpu"], 2, "its GPU partition are unknown"),
         (["--gpu", "--partition", "p", "--time", "soon"], 2, "not a valid time"),
@@ -186,29 +185,32 @@ def test_verify_script_without_slurm_is_kept(capsys: Capture, tmp_path: Path, mo
         (["--partition", "p"], 2, "--partition requires --gpu"),
         (["--account", "p"], 2, "--account requires --gpu"),
         (["--time", "01:00:00"], 2, "--time requires --gpu"),
-        (["-o", "other.sbatch"], 2, "--output requires --gpu"),
+        (["-o", "other.sbatch"], 2, "needs --repair or --gpu"),
         (["--wait", "5"], 2, "--wait requires --gpu"),
-        (["--nodes", "0"], 2, "at least one node"),
-        (["--nodes", "2"], 2, "needs a Slurm allocation with as many nodes; this process is in none"),
-        (["--python", "/none"], 2, "`/none` does not start a working Python"),
-        (["--python", "/none"], 2, "/none: No such file or directory"),
-        (["--python", "sh no-such.sh"], 2, "no-such.sh"),
-        (["--python", "sh 'x"], 2, "no closing quotation"),
-        (["--python", "/bin/true"], 2, "`/bin/true` does not start a working Python"),
-        (["--in", "podman", "--python", sys.executable], 2, "Name it with --image PATH"),
+        (["--nodes", "0"], 2, "whole number above 0"),
+        (
+            ["--nodes", "2", "--run"],
+            2,
+            "needs a Slurm allocation with as many nodes; this process is in none",
+        ),
+        (["/none", "--run"], 2, "`/none` does not start a working Python"),
+        (["/none", "--run"], 2, "/none: No such file or directory"),
+        (["sh no-such.sh", "--run"], 2, "no-such.sh"),
+        (["sh 'x", "--run"], 2, "no closing quotation"),
+        (["/bin/true", "--run"], 2, "`/bin/true` does not start a working Python"),
     ],
 )
 def test_bad_usage_is_reported(
     capsys: Capture, tmp_path: Path, arguments: list[str], code: int, text: str
 ) -> None:
-    assert main(["verify", *arguments]) == code
+    assert main(["check", *arguments]) == code
     assert text in capsys.readouterr().err
-    assert not (tmp_path / "matrix-verify.sbatch").exists()
+    assert not (tmp_path / "matrix-check.sbatch").exists()
 
 
 def test_failing_python_is_not_bad_input(capsys: Capture, tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\nexit 9\n')
     broken.chmod(0o755)
-    assert main(["verify", "--python", str(broken)]) == 1
+    assert main(["check", str(broken), "--run"]) == 1
     assert "Probing the environment failed with exit code 9" in capsys.readouterr().err
