@@ -367,7 +367,7 @@ def test_offline_warns_that_pages_may_be_old(
     with serving(index) as url:
         Path("matrix.toml").write_text(f'backend = "cpu"\npython = "3.12"\nindex-url = "{url}"\n')
         assert main(["resolve", "web"]) == 0
-    for page in (tmp_path / "cache").rglob("*.msgpack"):
+    for page in (tmp_path / "cache").rglob("*.jsonl"):
         os.utime(page, (0, 0))
     with Path("matrix.toml").open("a") as settings:
         settings.write("offline = true\n")
