@@ -6,8 +6,7 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,30 +77,6 @@ def timed(
         text = result.read_text(encoding="utf-8")
     check(command, process.returncode, text, expected=expected, contains=contains)
     return Run(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
-
-
-@contextmanager
-def started(command: Sequence[str], directory: Path) -> Iterator[str]:
-    """Start a program that runs until it is ended, and return the first line that it prints.
-
-    Raises
-    ------
-    SystemExit
-        The program ended by itself.
-    """
-    with subprocess.Popen(
-        command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as program:
-        assert program.stdout is not None
-        line = program.stdout.readline()
-        try:
-            if not line:
-                fail(command, f"ended with exit code {program.wait()} before it printed a line")
-            yield line
-            if program.poll() is not None:
-                fail(command, f"ended with exit code {program.returncode} while it was timed")
-        finally:
-            program.terminate()
 
 
 def check(

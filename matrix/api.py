@@ -144,12 +144,10 @@ def resolve_settings(
         indexes = package_indexes(settings, inputs, reporter)
         answer = solve(catalog, request, indexes, keep=keep, reporter=reporter)
     if isinstance(answer, Conflict):
-        from matrix.input.request import as_command
-
-        suggestions = [as_command(suggestion, settings, inputs) for suggestion in answer.suggestions]
         if any(warning.id == HIDDEN for warning in answer.warnings):
-            suggestions[:0] = _with_all_indexes(catalog, request, settings, inputs)
-        return replace(answer, suggestions=tuple(suggestions))
+            others = _with_all_indexes(catalog, request, settings, inputs)
+            answer = replace(answer, suggestions=(*others, *answer.suggestions))
+        return answer
     check_ops(answer, catalog)
     if indexes and (answer.left_open or any(pick.git and not pick.files for pick in answer.built())):
         answer = replace(answer, indexes=inputs.own_indexes())
@@ -160,9 +158,8 @@ def _with_all_indexes(
     catalog: Catalog, request: Request, settings: Settings, inputs: Inputs
 ) -> Iterator[Suggestion]:
     """Yield a suggestion if a request resolves with the releases of all its indexes."""
-    from matrix.input.request import as_command
     from resolver.answers.resolve import solve
-    from resolver.answers.suggest import gives, request_arguments
+    from resolver.answers.suggest import gives
     from resolver.compiling.names import for_rocm
     from resolver.model import Resolution, Suggestion
 
@@ -174,7 +171,7 @@ def _with_all_indexes(
     if isinstance(found, Resolution):
         picks = {pick.name: pick.key for pick in found.picks}
         text = f"with the releases of all indexes{gives(picks, [one.name for one in request.requirements])}"
-        yield as_command(Suggestion(text, request_arguments(request)), settings, inputs)
+        yield Suggestion(text, request, all_indexes=True)
 
 
 def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SILENT) -> IndexClient | None:

@@ -71,7 +71,7 @@ class Environment:
         key = (marker, extra)
         applies = self._markers.get(key)
         if applies is None:
-            patches = self._patches if "python_full_version" in marker else self._patches[:1]
+            patches = self.patches if "python_full_version" in marker else self.patches[:1]
             simple = [self._simple(marker, extra, patch) for patch in patches]
             applies = self._evaluated(marker, extra) if None in simple else any(simple)
             self._markers[key] = applies
@@ -112,7 +112,7 @@ class Environment:
         """Evaluate a comparison; return None if `packaging` must evaluate it."""
         if operator[-1] == "n":
             own = (
-                self.python if name == "python_version" else self._variables[name] if name in _TEXTS else None
+                self.python if name == "python_version" else self.variables[name] if name in _TEXTS else None
             )
             return None if own is None else (own in value) == (operator == "in")
         if name in {"python_version", "python_full_version"}:
@@ -124,7 +124,7 @@ class Environment:
         if name == "extra":
             is_same = bool(extra) and normalize_name(value) == extra
         elif name in _TEXTS:
-            is_same = self._variables[name] == value
+            is_same = self.variables[name] == value
         else:
             return None
         return is_same == (operator == "==")
@@ -137,8 +137,8 @@ class Environment:
             if parsed is None:
                 parsed = self._parsed[marker] = Marker(marker)
             return any(
-                parsed.evaluate({**self._variables, "python_full_version": full, "extra": extra})
-                for full in self._patches
+                parsed.evaluate({**self.variables, "python_full_version": full, "extra": extra})
+                for full in self.patches
             )
         except UndefinedComparison as error:
             raise ValueError(str(error)) from None
@@ -147,14 +147,15 @@ class Environment:
             raise ValueError(msg) from None
 
     @property
-    def _patches(self) -> tuple[str, str]:
+    def patches(self) -> tuple[str, str]:
         """The oldest and the newest patch release that it may be."""
         if self._release != self.python:
             return self._release, self._release
         return f"{self.python}.0", f"{self.python}.{NEWEST_PATCH}"
 
     @cached_property
-    def _variables(self) -> dict[str, str]:
+    def variables(self) -> dict[str, str]:
+        """The variables of markers that do not depend on the patch release."""
         return {
             "implementation_name": "cpython",
             "implementation_version": f"{self.python}.{NEWEST_PATCH}",
@@ -175,7 +176,7 @@ class Environment:
         allowed = self._pythons.get(requires_python)
         if allowed is None:
             specifier = specifier_or_none(requires_python)
-            allowed = specifier is None or self._enough(map(specifier.allows, self._patches))
+            allowed = specifier is None or self._enough(map(specifier.allows, self.patches))
             self._pythons[requires_python] = allowed
         return allowed
 

@@ -429,7 +429,9 @@ class Suggestion(msgspec.Struct, frozen=True):
     """A change after which the request resolves."""
 
     change: str
-    request: tuple[str, ...]
+    request: Request
+    all_indexes: bool = False
+    """Whether the releases of all indexes count, and not only those of the first that has the project."""
 
 
 class Conflict(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="conflict"):

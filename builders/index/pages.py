@@ -20,7 +20,7 @@ from email.parser import BytesHeaderParser
 from functools import lru_cache
 from io import FileIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import quote
 
 import msgspec
@@ -75,8 +75,6 @@ class WheelEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit
     yanked: str | bool = False
     """The reason for yanking the wheel (PEP 592), or true without one."""
     version: str = msgspec.field(name="_version")
-    metadata_sha256: str = msgspec.field(name="_metadata-sha256", default="")
-    """Hash of the METADATA inside. The server offers it as a file (PEP 658); the directory has none."""
 
 
 class Status(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -116,15 +114,9 @@ def project_json(name: str, entries: Iterable[WheelEntry], status: Status = ACTI
     return _encoder.encode(page)  # not indented: that is slow with thousands of wheels
 
 
-def project_html(
-    name: str, entries: Iterable[WheelEntry], status: Status = ACTIVE, *, metadata: bool = False
-) -> bytes:
-    """Return a project's HTML page (PEP 503).
-
-    With `metadata`, it announces a metadata file for each wheel (PEP 658, PEP 714). Only our server has
-    these.
-    """
-    links = [_link(entry, metadata=metadata) for entry in entries]
+def project_html(name: str, entries: Iterable[WheelEntry], status: Status = ACTIVE) -> bytes:
+    """Return a project's HTML page (PEP 503)."""
+    links = map(_link, entries)
     meta = ""
     if status.status != "active":
         meta = f'<meta name="pypi:project-status" content="{status.status}">\n'
@@ -139,15 +131,12 @@ def _html(version: str, title: str, links: Iterable[str], *, meta: str = "") -> 
     return "\n".join([head, *links, _FOOT]).encode()
 
 
-def _link(entry: WheelEntry, *, metadata: bool) -> str:
+def _link(entry: WheelEntry) -> str:
     attributes = ""
     if entry.requires_python:
         attributes += f' data-requires-python="{_escaped(entry.requires_python)}"'
     if entry.yanked is not False:
         attributes += f' data-yanked="{html.escape(entry.yanked if isinstance(entry.yanked, str) else "")}"'
-    if metadata and entry.metadata_sha256:
-        digest = f"sha256={entry.metadata_sha256}"
-        attributes += f' data-core-metadata="{digest}" data-dist-info-metadata="{digest}"'
     # A name whose URL has no escape other than "+" needs none in HTML either.
     plain = entry.url.replace("%2B", "+") == entry.filename
     name = entry.filename if plain else html.escape(entry.filename)
@@ -157,15 +146,6 @@ def _link(entry: WheelEntry, *, metadata: bool) -> str:
 @lru_cache(maxsize=64)
 def _escaped(text: str) -> str:
     return html.escape(text)
-
-
-def with_metadata(page: ProjectPage) -> bytes:
-    """Return a JSON page that announces a metadata file for each wheel (PEP 714)."""
-    document: dict[str, Any] = msgspec.to_builtins(page)
-    for file in document["files"]:
-        if file.get("_metadata-sha256"):
-            file["core-metadata"] = {"sha256": file["_metadata-sha256"]}
-    return msgspec.json.encode(document)
 
 
 def root_json(names: Iterable[str]) -> bytes:
@@ -266,18 +246,12 @@ _LANDING = """
 """
 
 
-def read_project(text: bytes) -> ProjectPage | None:
-    """Parse a project's JSON page; None if it is not a valid page."""
-    try:
-        return _project_decoder.decode(text)
-    except msgspec.DecodeError:
-        return None
-
-
 def entries_of_page(text: bytes) -> Mapping[str, WheelEntry]:
     """Return the wheels of a JSON page by file name; empty if the page is not valid."""
-    page = read_project(text)
-    return {} if page is None else {entry.filename: entry for entry in page.files}
+    try:
+        return {entry.filename: entry for entry in _project_decoder.decode(text).files}
+    except msgspec.DecodeError:
+        return {}
 
 
 def _api_version(status: Status) -> str:
@@ -304,7 +278,6 @@ def entry_of(wheel: Path, filename: str = "") -> WheelEntry:
             size=os.fstat(file.fileno()).st_size,
             requires_python=requires_python,
             version=str(parse_wheel_filename(filename)[1]),
-            metadata_sha256=hashlib.sha256(metadata).hexdigest(),
         )
 
 

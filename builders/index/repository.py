@@ -276,20 +276,12 @@ class Index:
             if self._paged() == names:
                 return True
 
-    def landing(self) -> bytes:
-        """Return the landing page; empty if there is none, or if matrix did not write it."""
-        try:
-            text = self.read(self.root / PAGE, largest=_LARGEST_PAGE)
-        except OSError:  # not a regular file, or unreadable
-            return b""
-        return text if text.startswith(LANDING_START) else b""
-
     def _write_landing(self, names: Sequence[str]) -> bool:
         """Write the landing page if it differs, unless matrix did not write the existing page."""
         path, text = self.root / PAGE, landing_html(names)
         if self.has_content(path, text) or not (names or os.path.lexists(path)):
             return False
-        if os.path.lexists(path) and not self.landing():
+        if os.path.lexists(path) and not self.read(path, largest=_LARGEST_PAGE).startswith(LANDING_START):
             return False
         self.write(path, text)
         return True

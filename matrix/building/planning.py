@@ -22,6 +22,7 @@ from builders.scheduling.scheduler import estimates, remaining_paths, task_graph
 from builders.scheduling.slurm import Slurm, hours_of, partition_of
 from builders.sources import obtain
 from builders.storage.files import cache_root
+from matrix.command_line.arguments import command_arguments
 from matrix.command_line.context import Context
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted
@@ -185,29 +186,22 @@ def _critical_path(tasks: Sequence[Task], expected: Mapping[str, Resources]) -> 
 
 
 def _command(key: str, context: Context, index: Index) -> tuple[str, ...]:
-    lock = str(context.lock_path.absolute())
-    return ("matrix", "build-one", key[:SHORT_KEY], "--lock", lock, *options_of(context, index))
-
-
-def options_of(context: Context, index: Index) -> tuple[str, ...]:
-    """Return the options of the commands that execute tasks; they find the facts of a lock by its name."""
+    """Return the command that executes a task; it finds the facts of the lock by its name."""
     args = context.args
-    words = ["--index", str(index.root)]
-    for option, value in (
-        ("--in", args.where),
-        ("--cpu", args.cpu),
-        ("--compiler-cache", args.compiler_cache),
-    ):
-        if value and value != "exact":
-            words += [option, value]
-    if args.base_image:
-        path = Path(args.base_image)
-        words += ["--base-image", str(path.absolute()) if path.exists() else args.base_image]
-    if args.python_from:
-        words += ["--python-from", str(args.python_from.absolute())]
-    for catalog in context.settings.catalog:
-        words += ["--catalog", str(Path(catalog).absolute())]
-    return (*words, *(["--offline"] if args.offline else []))
+    image = args.base_image
+    values = {
+        "keys": key[:SHORT_KEY],
+        "locks": [context.lock_path.absolute()],
+        "index": index.root,
+        "where": args.where,
+        "cpu": args.cpu,
+        "compiler_cache": args.compiler_cache,
+        "base_image": Path(image).absolute() if image and Path(image).exists() else image,
+        "python_from": args.python_from and args.python_from.absolute(),
+        "catalog": [Path(catalog).absolute() for catalog in context.settings.catalog],
+        "offline": args.offline,
+    }
+    return ("matrix", "build-one", *command_arguments("build-one", values))
 
 
 def add_batch_options(parser: argparse.ArgumentParser) -> None:

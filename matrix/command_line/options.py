@@ -245,9 +245,14 @@ def add_action(
 
 def defaults_of(command: ModuleType, *words: str) -> dict[str, Any]:
     """Return the options of a command for the words of a command line."""
+    return vars(parser_of(command).parse_args(words))
+
+
+def parser_of(command: ModuleType) -> argparse.ArgumentParser:
+    """Return a parser with the arguments of a command only."""
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    return vars(parser.parse_args(words))
+    return parser
 
 
 def help_texts(summary: str, example: str) -> dict[str, Any]:

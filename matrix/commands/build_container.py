@@ -248,7 +248,7 @@ class _Work:
         return self._make() or self._verify(space) or self._finish()
 
     def _show_conflict(self, conflict: Conflict) -> int:
-        show_conflict(conflict, self.console, as_json=self.context.args.format == "json")
+        show_conflict(conflict, self.context, self.context.lock_path)
         return 1
 
     # 1. Resolve.

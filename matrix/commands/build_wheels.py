@@ -193,7 +193,7 @@ def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Ca
     catalog = context.catalog_with_image
     answer = context.resolve()
     if isinstance(answer, Conflict):
-        show_conflict(answer, console, as_json=args.format == "json")
+        show_conflict(answer, context, args.lock)
         return None, catalog
     lock = with_cached_digest(answer)
     if not args.dry_run:

@@ -21,8 +21,8 @@ from matrix.input.request import make_request
 from matrix.input.settings import load_catalog, read_settings
 from matrix.judging.repair import replaced
 from matrix.reading.installed import is_environment
-from matrix.reading.installed import read as read_installed
 from matrix.reading.items import Item
+from matrix.reading.recognise import read
 from matrix.show.consequences_text import consequences_text, summary
 from matrix.show.included_json import DiffDocument, SideDocument
 from matrix.show.resolution_text import title_of
@@ -194,7 +194,7 @@ def _content_of(path: Path) -> dict[str, str]:
         lock = read_lock(path)
         content = {name: lock.version_of(name) for name in _PLATFORM} | {"python": lock.version_of("python")}
         return content | {pick.name: pick.pinned for pick in lock.distributions}
-    found = read_installed(path)
+    found = read(path)
     content = {item.name: item.version for item in found.items if item.installer != "conda"} | found.platform
     return content | {"python": minor(found.python)}
 

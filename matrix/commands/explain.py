@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from builders.index_client import IndexClient
     from matrix.command_line.context import Context
     from matrix.show.console import Console
+    from matrix.show.json_document import ConflictDocument
     from resolver.facts.catalog import Catalog
-    from resolver.model import Conflict, Request, Requirement, Resolution
+    from resolver.model import Request, Requirement, Resolution
 
 SUMMARY = "show why a version was chosen, with the facts and their sources"
 EXAMPLE = "matrix explain torch"
@@ -206,7 +207,7 @@ def _rejected_text(rejected: RejectedVersion) -> str:
     return "\n".join(["", *(f"    - {item.text}{first_source(item)}" for item in rejected.core)])
 
 
-def _conflict_text(conflict: Conflict) -> str:
+def _conflict_text(conflict: ConflictDocument) -> str:
     """Return a conflict with all sources of each fact, one on each line."""
     target = conflict.target
     lines = [f"The last request in this directory has no solution ({target.site}, {target.date}).", ""]

@@ -138,7 +138,7 @@ def _lock(context: Context) -> Resolution | None:
         return context.lock
     answer = context.resolve()
     if isinstance(answer, Conflict):
-        show_conflict(answer, console, as_json=args.format == "json")
+        show_conflict(answer, context, args.lock)
         return None
     text = f"There is no {args.lock}, so the request was resolved for this graph only."
     console.info(f"{text} `matrix resolve` writes a lock.")

@@ -1,10 +1,9 @@
-"""``matrix index``: list, check, maintain and serve the local index."""
+"""``matrix index``: list, check and maintain the local index."""
 
 from __future__ import annotations
 
 import argparse
 import math
-import signal
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from matrix.command_line.context import Context
     from matrix.show.console import Console
 
-SUMMARY = "list, check, maintain and serve the local index"
+SUMMARY = "list, check and maintain the local index"
 EXAMPLE = "matrix index check --repair"
 EXAMPLES = {
     "list": "matrix index list apex --format json",
@@ -55,7 +54,6 @@ EXAMPLES = {
     "prune": "matrix index prune --lock matrix.lock --older-than 90 --dry-run",
     "yank": "matrix index yank apex==1.9.0+rocm6.4.torch2.9.1.gfx90a --reason 'built for the wrong GPU'",
     "status": "matrix index status apex deprecated --reason 'use torch.optim'",
-    "serve": "matrix index serve --port 8080",
     "pack": "matrix index pack -o index.squashfs",
 }
 _MIB = 2**20
@@ -162,12 +160,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     made["status"].add_argument("project", metavar="NAME")
     made["status"].add_argument("state", choices=("active", "archived", "deprecated"))
     made["status"].add_argument("--reason", default="", help="the reason, in one sentence")
-    made["serve"].add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
-    )
-    made["serve"].add_argument(
-        "--port", type=_port, default=8080, help="port; 0 uses a free port (default: %(default)s)"
-    )
     made["pack"].add_argument(
         "-o", "--output", metavar="FILE", type=output_path, default=Path("index.squashfs")
     )
@@ -189,7 +181,6 @@ _SUMMARIES = {
     "prune": "remove wheels by lock and age, or directories of unfinished builds",
     "yank": "yank wheels: installers then use them only for an exact pin",
     "status": "mark a project as deprecated or archived",
-    "serve": "serve the index over HTTP until interrupted",
     "pack": "write the index into one squashfs file",
 }
 
@@ -208,12 +199,6 @@ def _gib(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is not a size in GiB")
 
 
-def _port(text: str) -> int:
-    if text.isdecimal() and int(text) < 2**16:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a port number")
-
-
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
@@ -230,7 +215,6 @@ def execute(context: Context) -> int:
         "prune": _prune,
         "yank": _yank,
         "status": _status,
-        "serve": _serve,
         "pack": _pack,
     }[args.action]
     return run(index, args, console)
@@ -471,17 +455,6 @@ def _yank(index: Index, args: argparse.Namespace, console: Console) -> int:
 def _status(index: Index, args: argparse.Namespace, console: Console) -> int:
     name = set_status(index, args.project, args.state, args.reason)
     console.data(f"{name}: {args.state}")
-    return 0
-
-
-def _serve(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.index.server import raise_file_limit, serving
-
-    raise_file_limit()
-    with serving(index, host=args.host, port=args.port) as address:
-        console.write(f"{address}\n")
-        console.info(f"Serving {index.root}. Press Ctrl-C to stop.")
-        signal.pause()
     return 0
 
 

@@ -15,13 +15,14 @@ from builders.building.records import build_records
 from builders.index import Index
 from builders.storage.files import write_atomic
 from builders.wheels.wheel import LARGEST_METADATA, DamagedError, WheelReader
+from matrix.command_line.arguments import request_arguments
 from matrix.command_line.options import add_index, add_lock, add_names, add_target_options, output_path
 from matrix.input.locking import names_target
 from matrix.report.page import ReportPage, TableData, render_page, subtitle_of, wheels_of
 from matrix.show.consequences_text import HEADINGS, summary
 from matrix.show.drawing import svg_of_lock
 from matrix.show.included_json import CheckDocument, DiffDocument
-from matrix.show.json_document import ConflictDocument
+from matrix.show.json_document import ConflictDocument, conflict_document
 from matrix.show.render import counted, duration
 from matrix.show.resolution_text import last_conflict
 from resolver.answers.graph import PIP, build_graph, edges_of_graph, generations, pick_in
@@ -104,7 +105,7 @@ def execute(context: Context) -> int:
     rows = table.rows_or_conflict(refused_too=args.all_rows)
     data = None
     if isinstance(rows, Conflict):
-        conflicts.append(rows)
+        conflicts.append(conflict_document(rows, lambda one: request_arguments(one.request)))
     else:
         core = table.core if args.reasons else None
         published = wheels_of(index) if has_index else {}
@@ -184,9 +185,9 @@ def _absent(*, has_lock: bool, has_index: bool, has_changes: bool) -> list[tuple
 
 def _included(
     paths: Sequence[Path],
-) -> tuple[list[Conflict], list[dict[str, Any]], list[Judgement]]:
+) -> tuple[list[ConflictDocument], list[dict[str, Any]], list[Judgement]]:
     """Return the conflicts, the changes and the judgements in files."""
-    conflicts: list[Conflict] = []
+    conflicts: list[ConflictDocument] = []
     changes = []
     checks: list[Judgement] = []
     for path in paths:

@@ -119,7 +119,7 @@ def execute(context: Context) -> int:
     console.conflict_text = None if args.format == "json" else conflict_text
     answer = context.resolve(earlier)
     if isinstance(answer, Conflict):
-        show_conflict(answer, console, as_json=args.format == "json")
+        show_conflict(answer, context, args.output)
         return 1
     forget_conflict()
     if earlier is not None and not args.no_lock:

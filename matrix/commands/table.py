@@ -77,7 +77,7 @@ def execute(context: Context) -> int:
     table = Table(context.catalog_with_image, context.request(), together=args.together)
     rows = table.rows_or_conflict(refused_too=args.all_rows)
     if isinstance(rows, Conflict):
-        show_conflict(rows, console, as_json=args.format == "json")
+        show_conflict(rows, context)
         return 1
     pieces = _pieces(table, rows, args, console)
     if args.output is None or (args.output.exists() and not args.output.is_file()):

@@ -175,7 +175,7 @@ class Inputs(msgspec.Struct, kw_only=True):
             self.requirements.append(parse_requirement(f"python=={minor(reading.python)}.*"))
         installed: dict[str, None] = {}
         for item in reading.items:
-            if item.name == "python" and item.installer == "conda":
+            if item.name == "python":
                 self.requirements += _python_requirement(item, replace(source, line=item.line))
             elif item.installer == "conda" and item.name != "pip":
                 installed[item.name] = None

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from builders.containers.image import find_image, image_name, is_local
-from builders.network.urls import without_password
 from matrix.input.inputs import Inputs
 from matrix.input.settings import Settings, overlays, site_file
 from resolver.errors import CatalogError, UsageError, did_you_mean
@@ -24,12 +23,9 @@ from resolver.texts import read_text
 from resolver.versions import is_version, join_words, minor, parse_specifier, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from matrix.reading.items import Reading
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend
-    from resolver.model import Suggestion
 
 _OP = re.compile(r"[A-Za-z0-9_]+")
 DEFAULT_REQUIREMENTS = {
@@ -315,36 +311,3 @@ def driver_line(text: str | None, catalog: Catalog) -> str | None:
 def check_names(names: Sequence[str]) -> list[str]:
     """Return the normalized names of the distributions on a command line."""
     return [parse_requirement(name).name for name in names]
-
-
-def as_command(suggestion: Suggestion, settings: Settings, inputs: Inputs) -> Suggestion:
-    """Return a suggestion whose arguments resolve the same request in the same place.
-
-    Requirements from files are named by their files, unless the change concerns one of them. A login in the
-    URL of an index is left out.
-    """
-    words = list(suggestion.request)
-    if settings.base_image and "--base-image" in words:  # the name of an image file is not enough to find it
-        words[words.index("--base-image") + 1] = settings.base_image
-    typed = [*settings.requirements]
-    from_files = [one.text for one in inputs.requirements if one.text not in typed]
-    index, extra_indexes = inputs.index_url, inputs.extra_index_urls
-    if from_files and all(text in words for text in from_files):
-        for text in from_files:
-            words.remove(text)
-        words += _repeated("-r", settings.requirement_files)
-        words += _repeated("--env", [settings.env] if settings.env else [])
-        words += _repeated("--project", [settings.project] if settings.project else [])
-        words += [*_repeated("--extra", settings.extras), *_repeated("--group", settings.groups)]
-        index, extra_indexes = settings.index_url, settings.extra_index_url
-    words += _repeated("-c", settings.constraint_files)
-    words += _repeated("--override", settings.override_files)
-    words += _repeated("--index-url", [without_password(index)] if index else [])
-    words += _repeated("--extra-index-url", map(without_password, extra_indexes))
-    words += _repeated("--index-strategy", [settings.index_strategy] if settings.index_strategy else [])
-    words += ["--offline"] if settings.offline else []
-    return replace(suggestion, request=tuple(words))
-
-
-def _repeated(option: str, values: Iterable[str]) -> list[str]:
-    return [word for value in values for word in (option, value)]

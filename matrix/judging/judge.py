@@ -205,7 +205,7 @@ def _judge_reading(
     judged_: Judgement, reading: Reading, context: Context, lock: Resolution | None
 ) -> Resolution | None:
     request, catalog = context.request(), context.catalog_with_image
-    judged_.findings += reading.findings
+    judged_.findings += [] if reading.document else reading.findings
     if reading.content is not None:
         own = user_packages(reading.content.python)
         judged_.findings += findings_of(reading.content, Side(catalog, request), lock, own)
@@ -225,7 +225,12 @@ def _judge_reading(
     judged_.findings += check(reading.document or document_of(reading), expected)
     if reading.job is not None:
         judged_.findings += check_job(reading, expected)
+<<<<<<< HEAD
     if all(item.installer == "image" for item in reading.items) and not context.args.repair:
+=======
+    installs = [item for item in reading.items if item.installer != "image"]
+    if not context.args.repair and (not reading.items or (reading.job is not None and not installs)):
+>>>>>>> h/final
         return None  # it installs nothing
     if lock is not None and not context.args.repair and _is_of_lock(reading, lock):
         judged_.distributions = [
@@ -239,7 +244,16 @@ def _judge_reading(
             for item in reading.items
         ]
         return None
-    return predict(judged_, reading, context)
+    answer = predict(judged_, reading, context)
+    if lock is not None:
+        pins = {pick.name: pick.pinned for pick in lock.distributions}
+        judged_.distributions = [
+            replace(item, verdict="fits", evidence=f"as in {context.args.lock}")
+            if item.verdict == "not-judged" and item.version and pins.get(item.name) == item.version
+            else item
+            for item in judged_.distributions
+        ]
+    return answer
 
 
 def _installed_verdicts(content: Installed, findings: Sequence[Finding]) -> Iterator[JudgedItem]:

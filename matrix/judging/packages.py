@@ -593,8 +593,9 @@ def _check_extension(
     line = entry.pip
     if line.local or (line.pinned and _is_published(expected, line.name, line.pinned)):
         return
-    needs_torch = any(row.on == "torch" for row in expected.catalog.requires_of(package.name))
-    if not needs_torch and not package.system_rocm:
+    needs = {row.on for row in expected.catalog.requires_of(package.name)}
+    needs_torch = "torch" in needs
+    if not needs & {"torch", "rocm"}:
         return  # pip builds it from PyPI as anywhere else, such as mpi4py with conda's MPI
     other_project = package.pypi == "other project"
     if other_project and not indexes.wheels_only(line.name):

@@ -32,6 +32,7 @@ from builders.storage.files import cache_root, write_atomic
 from builders.storage.lease import TemporaryDirectory
 from builders.wheels.wheel import DamagedError, WheelReader, record_rows
 from matrix.building.locked import wheels_of_lock
+from matrix.command_line.arguments import arguments_of
 from matrix.command_line.context import built_recipes
 from matrix.consumers.shared.container_variables import site_values
 from matrix.consumers.shared.installation import Installation
@@ -334,16 +335,15 @@ def _options_for_nodes(job: Job, nodes: int) -> dict[str, str]:
 def _command(place: Place, args: argparse.Namespace, *, need_gpu: bool) -> list[str]:
     """Return the command of the job, with absolute paths."""
     thing = str(place.image.resolve()) if place.image else place.python
-    words = [sys.executable, "-m", "matrix", "check", *([thing] if thing else []), "--run"]
-    words += ["--need-gpu"] if need_gpu else []
-    for option, path in {"--lock": args.lock, "--index": args.index}.items():
-        if path is not None:
-            words += [option, str(path.resolve())]
-    for option, text in {"--site": args.site, "--backend": args.backend}.items():
-        if text:
-            words += [option, text]
-    if args.nodes > 1:
-        words += ["--nodes", str(args.nodes), "--timeout", f"{args.timeout:g}"]
-    for overlay in args.catalog or ():
-        words += ["--catalog", str(Path(overlay).resolve())]
-    return words
+    values = {
+        "need_gpu": need_gpu,
+        "lock": args.lock and args.lock.resolve(),
+        "index": args.index.resolve(),
+        "site": args.site,
+        "backend": args.backend,
+        "nodes": args.nodes,
+        "timeout": args.timeout if args.nodes > 1 else None,
+        "catalog": [Path(overlay).resolve() for overlay in args.catalog or ()],
+    }
+    words = ["check", *([thing] if thing else []), "--run", *arguments_of(args.parser, values)]
+    return [sys.executable, "-m", "matrix", *words]

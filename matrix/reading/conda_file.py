@@ -258,7 +258,7 @@ def conda_item(text: str, *, line: int = 0) -> Item | None:
         specifier="" if exact else "".join(versions.split()),
         installer="conda",
         build=spec["build"] or "",
-        channel=spec["channel"] or "",
+        channel=(spec["channel"] or "").rstrip(":"),
         line=line,
         text=printable(text),
     )

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from builders.findings import Finding
@@ -83,7 +84,7 @@ class Reading(msgspec.Struct, kw_only=True):
     python: str = ""
     """The version of Python that it pins."""
     index_urls: list[str] = []
-    """The indexes of the whole file, the main one first."""
+    """The indexes of the whole file, as far as it names them; one that is the main index first."""
     find_links: list[str] = []
     channels: list[str] = []
     variables: dict[str, str] = {}
@@ -104,8 +105,9 @@ class Reading(msgspec.Struct, kw_only=True):
 
     def add(self, item: Item) -> None:
         """Add an item; a Python of one version is what the file pins."""
-        pin = _PYTHON.fullmatch(item.version or item.specifier) if item.name == "python" else None
-        if pin is None:
-            self.items.append(item)
-        else:
-            self.python = pin[1]
+        if item.name == "python":
+            item = replace(item, installer="unknown")
+            if pin := _PYTHON.fullmatch(item.version or item.specifier):
+                self.python = pin[1]
+                return
+        self.items.append(item)

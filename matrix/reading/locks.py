@@ -174,7 +174,7 @@ def _read_pixi(text: str, name: str) -> Reading:
         raise UsageError(msg, hint=_HINT)
     items, reading.items = reading.items, []
     for item in items:
-        reading.add(_named(item, named.get(item.url, {})))
+        reading.add(_named(item, named.get(item.text, {})))
     return reading
 
 
@@ -182,7 +182,9 @@ def _of_pixi(kind: str, url: str, line: int) -> Item:
     if kind == "conda":
         return url_item(url, line)
     package, version = file_version(url)
-    return Item(name=package, version=version, url=printable(url), line=line, text=printable(url))
+    # A file of an index, which pixi found by name; anything else has its own place.
+    place = "" if version and url.startswith("https://") else printable(url)
+    return Item(name=package, version=version, url=place, line=line, text=printable(url))
 
 
 def _named(item: Item, stated: Mapping[str, str]) -> Item:

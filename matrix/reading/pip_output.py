@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 
 from matrix.reading.items import Item, Reading, Unread
 from matrix.reading.pip_line import pip_item
+from matrix.reading.requirements import read_requirements
 from resolver.errors import UsageError
 from resolver.texts import printable
 from resolver.versions import is_version, minor, shorten
@@ -24,7 +25,7 @@ HINT = "Write the file with `pip list --format freeze > FILE`."
 _NAME = re2.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _MESSAGE = re2.compile(r"(?i)(WARNING|DEPRECATION|Using Python|\[notice\]).*|[ -]*|#.*|Package +Version\b.*")
 _HEAD = re2.compile(r"(?m)^Package +Version\b")
-_JSON = re2.compile(r"\s*(\[\s*\{\s*\"name\"|\[\s*\]|\{\s*\"version\"\s*:\s*\"1\"\s*,\s*\"pip_version\")")
+_JSON = re2.compile(r"\s*(\[\s*(\{|\]|$)|\{)")
 _PIN = re2.compile(r"[\w.-]+={2,3}[^=;,#\s*]+|[\w.-]+ @ \S+|-e \S+|#.*|")
 _FROZEN = re2.compile(r"(?m)^# Editable install |^[\w.-]+ @ file://")
 _COLUMNS = 2
@@ -39,7 +40,7 @@ def recognises(name: str, head: str) -> bool:
         return True
     lines = [line.strip() for line in head.split("\n")]
     lines = lines if head.endswith("\n") or len(lines) == 1 else lines[:-1]  # the last may be cut off
-    is_named = re2.search(r"(?i)freeze|frozen|list|installed", name) is not None
+    is_named = re2.search(r"(?i)freeze|frozen", name) is not None
     return (is_named or _FROZEN.search(head) is not None) and any(lines) and all(map(_PIN.fullmatch, lines))
 
 
@@ -56,6 +57,8 @@ def read(text: str, name: str) -> Reading:
     if text.lstrip().startswith(("[", "{")) and not text.lstrip().startswith("[notice]"):
         _read_json(text, name, reading)
         return reading
+    if "==" in text:  # a freeze is a requirements file, too
+        reading.document = read_requirements(text, name)
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
         if not _MESSAGE.fullmatch(line):

@@ -16,7 +16,6 @@ import re2
 from msgspec.structs import replace
 
 from builders.findings import Finding
-from builders.network.urls import public_index
 from builders.pyproject import FILE, PyProject, requirements_of
 from matrix.reading.conda_file import conda_item
 from matrix.reading.items import Item, Reading, Unread
@@ -162,10 +161,8 @@ def _add(reading: Reading, text: str, line: int, key: str) -> None:
     item = pip_item(text, line=line)
     if item is None:
         reading.unread.append(Unread(line, printable(text), f"{key} is not a valid requirement"))
-    elif item.name == "python":
-        reading.add(replace(item, installer="unknown"))
     else:
-        reading.items.append(item)
+        reading.add(item)
 
 
 def _read_uv(uv: Mapping[str, Any], reading: Reading, lines: _Lines, extras: Sequence[str]) -> None:
@@ -177,7 +174,7 @@ def _read_uv(uv: Mapping[str, Any], reading: Reading, lines: _Lines, extras: Seq
         row["url"] for row in indexes if not row.get("explicit") and not row.get("default")
     ]
     main = [row["url"] for row in indexes if row.get("default")]
-    reading.index_urls[:0] = main or ([public_index()] if reading.index_urls else [])
+    reading.index_urls[:0] = main
     sources = uv.get("sources")
     for name, stated in (sources if isinstance(sources, dict) else {}).items():
         rows = stated if isinstance(stated, list) else [stated]
@@ -221,7 +218,7 @@ def _read_poetry(poetry: Mapping[str, Any], reading: Reading, lines: _Lines) -> 
     ]
     urls = {row.get("name"): row["url"] for row in rows}
     more = [row["url"] for row in rows if row.get("priority") in {None, "primary", "supplemental", "default"}]
-    reading.index_urls += [public_index(), *more] if more and not reading.index_urls else more
+    reading.index_urls += more
     tables = {"": poetry}
     groups = poetry.get("group")
     tables |= {f"group {name}": table for name, table in (groups if isinstance(groups, dict) else {}).items()}
@@ -317,9 +314,7 @@ def _of_feature(table: Mapping[str, Any], reading: Reading, lines: _Lines) -> No
     if isinstance(options, dict):
         main = options.get("index-url")
         more = [url for url in options.get("extra-index-urls", ()) if isinstance(url, str)]
-        reading.index_urls += (
-            [main if isinstance(main, str) else public_index(), *more] if main or more else []
-        )
+        reading.index_urls += [*([main] if isinstance(main, str) else []), *more]
     for key in ("dependencies", "host-dependencies", "build-dependencies"):
         needs = table.get(key)
         for name, stated in (needs if isinstance(needs, dict) else {}).items():

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.findings import SEVERITIES, Finding, Severity
-from matrix.reading.items import Reading
+from matrix.reading.items import Reading, Unread
 from resolver.errors import UsageError
 from resolver.texts import printable, read_text
 from resolver.versions import shorten
@@ -301,8 +301,6 @@ def read(text: str, name: str) -> Reading:
 
 def add_entries(reading: Reading, entries: Iterable[Entry]) -> None:
     """Add what the lines for pip install, and the indexes that they name."""
-    from builders.network.urls import public_index
-    from matrix.reading.items import Unread
     from matrix.reading.pip_line import INDEX_OPTIONS, LONGEST_LINE, pip_item
 
     main, extra = "", []
@@ -317,13 +315,12 @@ def add_entries(reading: Reading, entries: Iterable[Entry]) -> None:
             reading.items.append(item)
         elif line.requirement_text or line.error or line.unknown_options:
             reading.unread.append(Unread(entry.line, shown, "it is not a requirement"))
-        elif files := line.values("--requirement", "--constraint"):
-            reason = f"{printable(files[0])} is not read: name that file to have it judged"
+        elif line.values("--requirement", "--constraint"):
+            reason = "name that file to have it judged"
             reading.unread.append(Unread(entry.line, shown, reason))
         else:
             main = next(iter(line.values(INDEX_OPTIONS[0])), main)
             extra += line.values(INDEX_OPTIONS[1])
             reading.find_links += line.values("--find-links")
             reading.unread.append(Unread(entry.line, shown, "it is an option of pip", matters=False))
-    if main or extra:
-        reading.index_urls += [main or public_index(), *extra]
+    reading.index_urls += [*filter(None, [main]), *extra]

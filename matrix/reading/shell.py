@@ -1,4 +1,4 @@
-"""Shell commands of recipes and job scripts: what pip, conda and ``setup.py`` would install.
+"""Shell commands of recipes and job scripts: what pip, conda and setup.py would install.
 
 Nothing is executed. Variables are expanded if the script itself sets them to a text. Each command becomes
 items, variables, or an unread line that says whether it may install something.
@@ -492,7 +492,7 @@ class Shell:
         self.find_links += [value for name, value in options if name in _PIP_LINKS]
         for name, value in options:
             if name in _PIP_FILES:
-                self._note(command, f"{printable(value)} is not read: name that file to have it judged")
+                self._leave_file(command, name, value)
         for word in [*named, *(value for name, value in options if name in _EDITABLE)]:
             if is_location(word) and "://" not in word:
                 self._build(command, word.partition("[")[0], indexes)
@@ -500,6 +500,10 @@ class Shell:
                 self._add(command, word, pip_item(word, line=command.line, indexes=indexes))
         if not named and not options:
             self._note(command, "it names no package", matters=False)
+
+    def _leave_file(self, command: Command, name: str, value: str) -> None:
+        text = printable(f"{name} {value}")
+        self.unread.append(Unread(command.line, text, "name that file to have it judged"))
 
     def _add(self, command: Command, word: str, item: Item | None) -> None:
         """Add what a word of pip or conda installs."""
@@ -535,7 +539,7 @@ class Shell:
         self.channels += [value for name, value in options if name in {"-c", "--channel"}]
         for name, value in options:
             if name in {"-f", "--file"}:
-                self._note(command, f"{printable(value)} is not read: name that file to have it judged")
+                self._leave_file(command, name, value)
         for word in named:
             item = conda_item(word, line=command.line)
             self._add(command, word, item)

@@ -15,8 +15,8 @@ import msgspec
 from msgspec.structs import replace
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from matrix.command_line.arguments import request_arguments
 from matrix.show.table_formats import NO_IMAGE, REFUSED_ROWS
-from resolver.answers.suggest import request_arguments
 from resolver.errors import EnvironmentLacksError
 from resolver.versions import labelled, wheel_label
 
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from builders.index import Index
+    from matrix.show.json_document import ConflictDocument
     from matrix.show.table_formats import Core
     from resolver.answers.table import Cell, Column, Table, TableRow
-    from resolver.model import Conflict, CoreItem, Distribution, Request
+    from resolver.model import CoreItem, Distribution, Request
 
 
 _FOLDER = Path(__file__).parent
@@ -59,7 +60,7 @@ class ReportPage(msgspec.Struct, frozen=True, kw_only=True):
     """From `matrix.commands.report.timeline`."""
     wheels: Sequence[dict[str, Any]] = ()
     """From `matrix.commands.report.wheels`."""
-    conflicts: Sequence[Conflict] = ()
+    conflicts: Sequence[ConflictDocument] = ()
     checks: Sequence[msgspec.Struct] = ()
     """Judgements of `matrix check`."""
     changes: Sequence[dict[str, Any]] = ()

@@ -13,12 +13,12 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
 from builders.findings import Finding
-from resolver.model import Conflict, Preinstalled, Resolution, Target
+from resolver.model import SCHEMA, CoreItem, Notice, Preinstalled, Request, Resolution, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from resolver.model import Request
+    from resolver.model import Conflict, Suggestion
 
 
 class JsonDocument(msgspec.Struct, kw_only=True):
@@ -84,10 +84,23 @@ class ResolutionDocument(Resolution, frozen=True, kw_only=True):
     """What differs from the lock that it replaces."""
 
 
-class ConflictDocument(Conflict, frozen=True, kw_only=True):
+class SuggestionDocument(msgspec.Struct, frozen=True):
+    """A change after which the request resolves."""
+
+    change: str
+    request: tuple[str, ...]
+    """The arguments of `matrix resolve` for it."""
+
+
+class ConflictDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="conflict"):
     """A conflict: the reason why there is no resolution."""
 
+    schema: int = SCHEMA
+    request: Request
     target: TargetDocument
+    core: tuple[CoreItem, ...]
+    suggestions: tuple[SuggestionDocument, ...]
+    warnings: tuple[Notice, ...] = ()
 
 
 def resolution_document(resolution: Resolution, changes: Sequence[LockChange] = ()) -> ResolutionDocument:
@@ -101,10 +114,13 @@ def resolution_document(resolution: Resolution, changes: Sequence[LockChange] = 
     return ResolutionDocument(**{**asdict(resolution), "target": target, "changes": tuple(changes)})
 
 
-def conflict_document(conflict: Conflict) -> ConflictDocument:
-    """Return the JSON document of a conflict."""
+def conflict_document(
+    conflict: Conflict, arguments: Callable[[Suggestion], tuple[str, ...]]
+) -> ConflictDocument:
+    """Return the JSON document of a conflict; `arguments` returns those of a suggested command."""
     target = TargetDocument(**asdict(conflict.target), kept=_preinstalled(conflict.request) or UNSET)
-    return ConflictDocument(**{**asdict(conflict), "target": target})
+    suggestions = tuple(SuggestionDocument(one.change, arguments(one)) for one in conflict.suggestions)
+    return ConflictDocument(**{**asdict(conflict), "target": target, "suggestions": suggestions})
 
 
 def _preinstalled(request: Request) -> PreinstalledDocument | None:

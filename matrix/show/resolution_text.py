@@ -25,7 +25,7 @@ from resolver.model import STATUS_RANK
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sized
 
-    from matrix.show.console import Console
+    from matrix.command_line.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.model import Conflict, CoreItem, Distribution, Fact, Resolution, Target
 
@@ -292,14 +292,14 @@ def others_text(others: Sized) -> str:
     return f"and {counted(len(others), 'other package')} from package indexes (-v lists them)"
 
 
-def conflict_text(conflict: Conflict) -> str:
+def conflict_text(conflict: Conflict | ConflictDocument) -> str:
     """Return the constraints of a conflict with their sources."""
     lines = [f"There is no resolution. {title_of(conflict.target)}", ""]
     lines += [f"  - {item.text}{first_source(item)}" for item in conflict.core]
     return "\n".join(lines)
 
 
-def _suggestions_text(conflict: Conflict) -> str:
+def _suggestions_text(conflict: ConflictDocument) -> str:
     if not conflict.suggestions:
         return "\nNo change of this request was found that resolves the conflict."
     import shlex
@@ -323,18 +323,24 @@ def title_of(target: Target) -> str:
     return f"For {target.site} on {target.date}: {target.backend}{gfx}"
 
 
-def show_conflict(conflict: Conflict, console: Console, *, as_json: bool) -> None:
-    """Print a conflict as the result of a command, and save it for ``matrix explain``."""
-    document = conflict_document(conflict)
+def show_conflict(conflict: Conflict, context: Context, output: Path | None = None) -> None:
+    """Print a conflict as the result of a command, and save it for ``matrix explain``.
+
+    `output` is the lock that the command would have written, for the suggested commands.
+    """
+    from matrix.command_line.arguments import suggested_arguments
+
+    console = context.console
+    document = conflict_document(conflict, lambda one: suggested_arguments(one, context, output))
     _save_conflict(document)
-    if as_json:
+    if context.args.format == "json":
         for warning in conflict.warnings:
             console.warning(warning)
         console.document(document)
     else:
         if not console.has_shown_conflict:
             console.text(conflict_text(conflict))
-        console.text(_suggestions_text(conflict))
+        console.text(_suggestions_text(document))
         for warning in conflict.warnings:
             console.warning(warning)
         console.info("\nAll sources of these facts: `matrix explain`")

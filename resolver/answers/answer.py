@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from resolver.compiling.choices import Pick
-from resolver.indexes import InstalledFiles
+from resolver.errors import EnvironmentLacksError, SourceError
+from resolver.facts.catalog import applies
+from resolver.indexes import InstalledFiles, judged
 from resolver.model import Fact, Notice
+from resolver.requirements import has_rocm_release
 from resolver.solving.reading import override_hint
 from resolver.solving.search import is_required
-from resolver.solving.world import Part
+from resolver.solving.states import Decided
+from resolver.solving.world import Part, is_limit
 from resolver.versions import join_words, parse_specifier, version_key
 
 if TYPE_CHECKING:
     from resolver.environment import Environment
     from resolver.facts.schema import Requires
-    from resolver.indexes import File
-    from resolver.model import Requirement
+    from resolver.indexes import File, Metadata
+    from resolver.model import Edge, Requirement
     from resolver.solving.solver import Solver
 
 
 _ROCM_EXTRA = re.compile(r"(^|-)(rocm|hip|amd)(-|\d|$)")
 """Extras for AMD GPUs, such as ``srt-hip`` or ``rocm7-local``."""
+
+
+class Recorded(msgspec.Struct):
+    """What is known of the requirements of a distribution, for the confirmation."""
+
+    requires: tuple[str, ...] = ()
+    """The requirements in its metadata."""
+    extras: tuple[str, ...] = ()
+    """The extras that its metadata provides."""
+    facts: list[tuple[str, list[str]]] = []
+    """What catalog, index and content state: a text, and the requirements of which one must be met."""
+    is_built: bool = False
+    """Whether the catalog decides about its requirements, because a build may change its metadata."""
+    is_open: bool = False
+    """Whether some of its requirements could not be read."""
 
 
 class Answer(Part):
@@ -61,22 +82,91 @@ class Answer(Part):
                         rules.setdefault(name, []).append((pick.name, fact))
         return rules
 
+    def recorded(self, edges: Iterable[Edge]) -> dict[str, Recorded]:
+        """Return what is known of the requirements of each distribution; `edges` are those of the catalog."""
+        picks = {pick.name: pick for pick in self.picks}
+        unread = self.unread()
+        recorded = {name: Recorded(is_open=name in unread) for name in (*self.solution, *picks)}
+        for edge in edges:
+            if edge.object in recorded:
+                text = f"{edge.subject} requires {edge.object}"
+                recorded[edge.subject].facts.append((text, [edge.object]))
+        for name, known in recorded.items():
+            metadata = self._metadata(name)
+            if metadata is not None:
+                known.requires, known.extras = metadata.requires, metadata.extras
+                known.is_built = metadata.dynamic and name not in picks
+            known.facts += self._stated_facts(name, picks)
+            if pick := picks.get(name):
+                known.facts += self._facts_of_pick(pick, metadata)
+        return recorded
+
+    def _metadata(self, name: str) -> Metadata | None:
+        if not self.was_read(name):
+            return None
+        is_open = name in self.projects.states and "" in self.projects.states[name].nodes
+        files = self.files_read(name) if is_open else self.files_of(name)
+        try:
+            return self.index.requirements(files) if files else None
+        except (EnvironmentLacksError, SourceError):
+            return None
+
+    def _stated_facts(self, name: str, picks: Mapping[str, Pick]) -> Iterator[tuple[str, list[str]]]:
+        """Yield what the catalog says about a distribution if one of both ends is a project of an index."""
+        candidate = self.world.candidate(name)
+        release = candidate.release if candidate else None
+        for row in self.world.rows_of(name):
+            is_known = row.on in picks or (name in picks and row.on in self.solution)
+            if not is_known or is_limit(row) or row.on in {"gfx", "python"}:
+                continue
+            if name in picks:
+                is_about = self.is_about(row, picks[name])
+            else:
+                is_about = row.on not in self.solution and (release is None or applies(row, release))
+            if is_about:
+                yield f"{name} requires {row.on}", [f"{row.on}{text}" for text in row.versions]
+
+    def _facts_of_pick(self, pick: Pick, metadata: Metadata | None) -> Iterator[tuple[str, list[str]]]:
+        """Yield what follows from the version and the content of a release of an index."""
+        if metadata is not None:
+            text = f"the metadata of {pick.name} {pick.version} is of {metadata.version}"
+            yield text, [f"{pick.name}==={metadata.version}", f"{pick.name}=={metadata.version}"]
+        if pick.name != "rocm" and has_rocm_release(pick.name):
+            yield f"{pick.name} is of ROCm {pick.version}", [f"rocm=={pick.version}"]
+        content = self.contents.content_of(pick.files[0]) if pick.files else None
+        if content is not None:
+            judgement = judged(content, self.request.target.gfx)
+            if judgement.state == "does-not-fit":
+                yield f"{pick.name} {judgement.evidence}", []
+            if content.rocm:
+                yield f"{pick.name} requires rocm{content.rocm}", [f"rocm{content.rocm}"]
+
     def _added(self) -> Iterator[Pick]:
-        extras: dict[str, list[str]] = {}
-        for choices in self.projects.open.values():
-            if choices.extra and is_required(self.search.domains[choices.number]):
-                extras.setdefault(choices.name, []).append(choices.extra)
+        domains = self.search.domains
         for choices, bit in self.projects.chosen():
-            release = choices.release(bit)
             files = self.projects.to_install(choices, bit, self.environment)
-            is_dynamic = bool(files) and (choices.name, release.version) in self._requirements.dynamic
+            is_dynamic = bool(files) and self._decided(choices.number).is_dynamic
+            extras = sorted(
+                extra for extra, node in choices.project.nodes.items() if is_required(domains[node.number])
+            )
             yield Pick(
                 choices.name,
-                release.version,
+                choices.release(bit).version,
                 files,
-                tuple(sorted(extras.get(choices.name, ()))),
+                tuple(filter(None, extras)),
                 "inferred" if is_dynamic else "documented",
             )
+
+    def _decided(self, number: int) -> Decided:
+        """Return what the search knows of the value of a variable."""
+        return self._requirements.decided.get((number, self.search.domains[number]), Decided())
+
+    def _variables_of(self, name: str) -> list[int]:
+        """Return the variables of a distribution in the search: of its project and extras, or the catalog."""
+        state = self.projects.states.get(name)
+        if state is not None:
+            return [choices.number for choices in state.nodes.values()]
+        return [self.session.number[name]] if name in self.session.number else []
 
     @cached_property
     def environment(self) -> Environment:
@@ -121,8 +211,8 @@ class Answer(Part):
     def passed_for_wheels(self) -> Iterator[Notice]:
         """Yield a sentence for each pick that was chosen because a newer release has no wheel."""
         for pick in self.picks:
-            newer = self.projects.passed.get(pick.name, pick.version)
-            if version_key(newer) > version_key(pick.version):
+            newer = self.projects.states[pick.name].passed
+            if newer and version_key(newer) > version_key(pick.version):
                 text = (
                     f"{pick.name} {pick.version} was chosen because {newer} has no wheel for "
                     f"{self.environment}. To build it, require {pick.name}=={newer}."
@@ -143,7 +233,7 @@ class Answer(Part):
 
     def files_read(self, name: str) -> Sequence[File]:
         """Return the files of a pick from which its metadata was read; none if it is only installed."""
-        choices = self.projects.open[name]
+        choices = self.projects.states[name].nodes[""]
         bit = self.search.domains[choices.number].bit_length() - 1
         return (
             () if isinstance(choices.release(bit), InstalledFiles) else self.projects.files_of(choices, bit)
@@ -157,7 +247,7 @@ class Answer(Part):
 
     def version_of(self, name: str) -> str:
         """Return the version of a distribution in the result; empty if it has none."""
-        choices = self.projects.open.get(name)
+        choices = self.projects.node(name)
         if choices is None:
             return self.problem.version(self.solution, name)
         domain = self.search.domains[choices.number]
@@ -172,37 +262,30 @@ class Answer(Part):
 
     def lacking(self) -> Iterator[Notice]:
         """Yield a warning for each required extra that the metadata of its distribution does not have."""
-        for (number, mask), texts in self._requirements.lacking.items():
+        for (number, mask), decided in self._requirements.decided.items():
             if self.search.domains[number] == mask:
-                yield from dict.fromkeys(texts)
+                yield from dict.fromkeys(decided.lacking)
 
     def was_read(self, name: str) -> bool:
         """Return whether the search has read the metadata of a distribution."""
-        numbers = [choices.number for choices in self.projects.nodes_of.get(name, ())]
-        numbers += [self.session.number[name]] if name in self.session.number else []
-        return any((number, self.search.domains[number]) in self._requirements.required for number in numbers)
+        return any(self._decided(number).required is not None for number in self._variables_of(name))
 
     def unread(self) -> dict[str, str]:
         """Return the distributions of the solution whose metadata could not be read, with the reason."""
         return {
-            self.session.names[number]: reason
-            for (number, mask), reason in self._requirements.unread.items()
-            if self.search.domains[number] == mask
+            self.session.names[number]: decided.unread
+            for (number, mask), decided in self._requirements.decided.items()
+            if decided.unread and self.search.domains[number] == mask
         }
 
     def requirements_of(self, name: str) -> list[tuple[str, str]]:
         """Return the names that a distribution requires in the result, with the requirements as written."""
         python = self.search.domains[self.session.number["python"]]
-        numbers = [choices.number for choices in self.projects.nodes_of.get(name, ())]
-        if name in self.session.number and not numbers:
-            numbers = [self.session.number[name]]
         return [
             (required, text)
-            for number in numbers
+            for number in self._variables_of(name)
             if is_required(self.search.domains[number])
-            for required, text, pythons in self._requirements.required.get(
-                (number, self.search.domains[number]), ()
-            )
+            for required, text, pythons in self._decided(number).required or ()
             if pythons & python
         ]
 

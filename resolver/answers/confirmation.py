@@ -1,70 +1,62 @@
-"""Confirm an answer: resolvelib resolves the same request over the same providers, limited to the answer.
+"""Confirm an answer: resolvelib and `packaging` resolve the request again, with only what the lock has.
 
-resolvelib is a second, independent resolver. It knows only the chosen candidates, asks the providers for
-their requirements again, and must accept every one of them: none may violate a requirement, and none may be
-superfluous. Masks and learned incompatibilities have no part in this: versions are compared with
-specifiers, and markers are evaluated for the chosen Python. A difference is a fault of the program, not an
-answer.
+resolvelib is a second resolver. It begins with the request, follows what was recorded as the requirements of
+each distribution of the lock, and must reach all of them and nothing else. Specifiers, markers, extras and
+Requires-Python are evaluated by `packaging`. Neither the search nor the parsers that it uses have a part in
+this, because their mistakes would confirm themselves. A difference is a fault of the program, not an answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
 import resolvelib
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion
 
-from resolver.compiling.problem import ABSENT
-from resolver.errors import EnvironmentLacksError, InternalError, SourceError, UsageError
-from resolver.facts.catalog import applies
-from resolver.indexes import judged
-from resolver.requirements import (
-    TRITON_NAMES,
-    has_rocm_release,
-    is_rocm_package,
-    parse_requirement,
-    split_marker,
-)
-from resolver.solving.world import is_limit
-from resolver.versions import parse_specifier, version_key
+from resolver.environment import Environment
+from resolver.errors import InternalError
+from resolver.requirements import TRITON_NAMES, is_rocm_package
 
 if TYPE_CHECKING:
     from resolvelib.providers import Preference
-    from resolvelib.resolvers import RequirementInformation
 
-    from resolver.answers.answer import Answer
-    from resolver.indexes import Metadata
-    from resolver.model import Requirement
-
-_BATCH = 5
-"""Number of requirements to resolve at a time; more of them, or fewer, take longer."""
+    from resolver.answers.answer import Recorded
+    from resolver.model import Request, Resolution
+    from resolver.model import Requirement as Requested
 
 
 class _Need(msgspec.Struct, frozen=True):
-    """resolvelib's requirement: a chosen version must pass a test."""
+    """resolvelib's requirement: a name of the lock, and whether its version there is allowed."""
 
     key: str
     """Name of a component or distribution, with an extra in brackets."""
     text: str
-    allows: Callable[[str], bool]
+    is_met: bool
 
 
-def confirm(answer: Answer) -> None:
-    """Check with resolvelib that the answer of a solver meets the request, and that nothing is superfluous.
+def confirm(lock: Resolution, recorded: Mapping[str, Recorded], closed: Collection[str]) -> None:
+    """Check that a lock meets its request and all that was recorded, and that nothing in it is superfluous.
 
-    resolvelib takes quadratic time in the number of requirements, so it resolves a few at a time: those of
-    the request, then those of each accepted candidate. There is one candidate for each name, so this accepts
-    the same answers as one resolution of everything.
+    `recorded` has the requirements of distributions by name, and `closed` the names about which the catalog
+    decides, not the indexes. Raise `InternalError` if the lock is wrong.
     """
-    provider = _AnswerProvider(answer)
+    provider = _LockProvider(lock, recorded, closed)
     problem = ""
     try:
-        accepted = _accepted(provider)
-    except resolvelib.ResolutionImpossible as error:
-        problem = f"it violates {'; '.join(sorted({cause.requirement.text for cause in error.causes}))}"
+        resolver = resolvelib.Resolver(provider, resolvelib.BaseReporter())
+        reached = resolver.resolve(provider.roots(), max_rounds=len(provider.chosen) + 1).mapping
+    except resolvelib.ResolutionError:
+        problem = f"it violates {'; '.join(provider.violated)}"
+    except InvalidRequirement as error:
+        problem = f"a requirement is not valid: {error}"
     else:
-        superfluous = sorted(provider.chosen.keys() - accepted)
+        superfluous = sorted(pick.name for pick in lock.distributions if pick.name not in reached)
         if superfluous:
             problem = f"nothing requires {', '.join(superfluous)}"
     if problem:
@@ -77,78 +69,47 @@ def confirm(answer: Answer) -> None:
         raise InternalError(msg, hint="Please report this request. --debug writes both answers into a log.")
 
 
-def _accepted(provider: _AnswerProvider) -> set[str]:
-    """Return everything that the request requires directly or indirectly."""
-    needs = provider.roots()
-    accepted: set[str] = set()
-    while needs:
-        batch = [needs.pop() for _ in range(min(_BATCH, len(needs)))]
-        resolver = resolvelib.Resolver(provider, resolvelib.BaseReporter())
-        mapping = resolver.resolve(batch, max_rounds=_BATCH + 1).mapping
-        for key in mapping:
-            if key not in accepted:
-                accepted.add(key)
-                needs += provider.needs_of(key)
-    return accepted
+class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
+    """What is in the lock, and the recorded requirements of its distributions."""
 
-
-def _always(_: str) -> bool:
-    return True
-
-
-def _never(_: str) -> bool:
-    return False
-
-
-class _AnswerProvider(resolvelib.AbstractProvider["_Need", str, str]):
-    """The chosen candidates, and their requirements as the providers state them."""
-
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-        self._problem = answer.problem
-        self._solution = answer.solution
-        self._environment = answer.environment
-        self._picks = {pick.name: pick for pick in answer.picks}
-        self.chosen = {
-            name: self._problem.variables[name].candidate(bit).version for name, bit in self._solution.items()
-        }
-        """The chosen versions by name, with an extra in brackets. resolvelib's candidates are these names."""
+    def __init__(self, lock: Resolution, recorded: Mapping[str, Recorded], closed: Collection[str]) -> None:
+        self.violated: list[str] = []
+        """The requirements on the first name that the lock does not have in an allowed version."""
+        self._request = lock.request
+        self._recorded = recorded
+        self._closed = closed
+        self._is_left_open = bool(lock.left_open)
+        platform = {pick.name: pick for pick in lock.picks}
+        self._picks = platform | {pick.name: pick for pick in lock.distributions}  # ROCm can be both
+        self.chosen = {name: pick.version for name, pick in self._picks.items()}
+        """The versions by name, with an extra in brackets. resolvelib's candidates are these names."""
         for name, pick in self._picks.items():
-            for key in (name, *(f"{name}[{extra}]" for extra in pick.extras)):
-                self.chosen[key] = pick.version
-        self._overrides: dict[str, list[Requirement]] = {}
-        for override in answer.request.overrides:
-            self._overrides.setdefault(override.name, []).append(override)
+            extras = (canonicalize_name(extra) for extra in (pick.variant, *pick.extras) if extra)
+            self.chosen |= {f"{name}[{extra}]": pick.version for extra in extras}
+        environment = Environment(_requested_patch(lock.request) or lock.target.python or "")
+        self._patches = environment.patches
+        self._variables = environment.variables
+        self._overrides = _by_name(lock.request.overrides)
+        self._limits = {
+            name: [str(limit.specifier) for limit in limits if self._applies(limit)]
+            for name, limits in _by_name(lock.request.constraints).items()
+        }
 
-    def roots(self) -> list[_Need]:
-        """Return the demands of the target and the requirements of the request."""
-        needs = [
-            self._of_candidates(demand.variable.name, demand.mask, demand.text)
-            for demand in self._problem.demands
-            if not demand.mask & ABSENT or demand.variable.name in self._solution
-            if not demand.mask & ABSENT or not self._allows(demand.variable.name, demand.mask)
-        ]
-        for requirement in self._answer.request.requirements:
-            needs += self._stated(requirement, requirement.marker, "the request")
-        for limit in self._answer.request.constraints:
-            is_chosen = limit.name in self.chosen and self._environment.applies(limit.marker)
-            version = self.chosen[limit.name] if is_chosen else ""
-            if is_chosen and limit.specifier is not None and not limit.specifier.allows(version):
-                needs.append(_Need(limit.name, limit.text, limit.specifier.allows))
-        return needs
+    def roots(self) -> Iterator[_Need]:
+        """Yield the requirements of the request."""
+        for requirement in self._request.requirements:
+            yield from self._stated(requirement.text, "the request")
 
     def identify(self, requirement_or_candidate: _Need | str) -> str:
         one = requirement_or_candidate
         return one if isinstance(one, str) else one.key
 
-    def get_preference(
-        self,
-        identifier: str,
-        resolutions: Mapping[str, str],  # noqa: ARG002  part of resolvelib's contract
-        candidates: Mapping[str, Iterator[str]],  # noqa: ARG002
-        information: Mapping[str, Iterator[RequirementInformation[_Need, str]]],  # noqa: ARG002
-        backtrack_causes: Sequence[RequirementInformation[_Need, str]],  # noqa: ARG002
-    ) -> Preference:
+    def narrow_requirement_selection(  # type: ignore[override]  # resolvelib names all arguments
+        self, identifiers: Iterable[str], **_: object
+    ) -> Iterable[str]:
+        return [next(iter(identifiers))]  # each name has one candidate at most, so the order does not matter
+
+    def get_preference(self, identifier: str, **_: object) -> Preference:  # type: ignore[override]
         return identifier
 
     def find_matches(
@@ -157,151 +118,113 @@ class _AnswerProvider(resolvelib.AbstractProvider["_Need", str, str]):
         requirements: Mapping[str, Iterator[_Need]],
         incompatibilities: Mapping[str, Iterator[str]],
     ) -> Iterable[str]:
-        chosen = self.chosen.get(identifier)
-        if chosen is None or identifier in incompatibilities[identifier]:
-            return []
-        return [identifier] if all(need.allows(chosen) for need in requirements[identifier]) else []
+        unmet = {
+            need.text for need in requirements[identifier] if identifier not in self.chosen or not need.is_met
+        }
+        # resolvelib goes back and then blames the last choice that is left, so the first reason is kept
+        self.violated = self.violated or sorted(unmet)
+        return [] if unmet or identifier in incompatibilities[identifier] else [identifier]
 
-    def is_satisfied_by(self, requirement: _Need, candidate: str) -> bool:
-        return requirement.allows(self.chosen[candidate])
+    def is_satisfied_by(self, requirement: _Need, candidate: str) -> bool:  # noqa: ARG002
+        return requirement.is_met
 
-    def get_dependencies(self, candidate: str) -> Iterable[_Need]:  # noqa: ARG002
-        return ()  # `_accepted` asks for them
+    def get_dependencies(self, candidate: str) -> Iterator[_Need]:
+        """Yield what was recorded of a distribution, or of one of its extras."""
+        name, _, extra = candidate.rstrip("]").partition("[")
+        pick, known = self._picks[name], self._recorded.get(name)
+        source = f"{name} {pick.version}"
+        # the lock has those extras of a distribution of the catalog that the request or the target requires
+        parts = [f"{name}[{one}]" for one in pick.extras] if name in self._closed else []
+        for key in [name] if extra else parts:
+            yield _Need(key, f"{candidate} requires {key}", is_met=True)
+        if pick.files and not any(self._allows("python", file.requires_python) for file in pick.files):
+            yield _Need("python", f"{source} requires Python {pick.files[0].requires_python}", is_met=False)
+        for text, alternatives in known.facts if known else ():
+            stated = [_parsed(one) for one in alternatives]
+            is_met = any(self._allows(one.name, str(one.specifier)) for one in stated)
+            yield _Need(stated[0].name if stated else name, text, is_met)
+        for line in known.requires if known else ():
+            yield from self._stated(line, source, extra, known)
 
-    def needs_of(self, key: str) -> list[_Need]:
-        name, _, extra = key.rstrip("]").partition("[")
-        version = self.chosen[key]
-        needs = list(self._facts(name))
-        if name in self._solution:
-            needs += self._relations(name)
-        if extra:
-            needs.append(_Need(name, f"{key} {version}", version.__eq__))
-        if images := self._answer.world.images_for(name):
-            needs.append(self._of_candidates("base-image", images, f"{name} uses the ROCm of a base image"))
-        if name in self._picks and name != "rocm" and has_rocm_release(name):
-            needs.append(_Need("rocm", f"{name} is of ROCm {version}", version.__eq__))
-        needs += self._content(name)
-        metadata = self._metadata(name)
-        if metadata is not None:
-            if name in self._picks and version_key(metadata.version) != version_key(version):
-                needs.append(_Need(name, f"{version} has the metadata of {metadata.version}", _never))
-            extras = (extra,) if name in self._picks else self._answer.world.extras_of(name)
-            for text in metadata.requires:
-                needs += self._required(name, text, metadata, extras)
-        return needs
-
-    def _relations(self, name: str) -> Iterator[_Need]:
-        for relation in self._problem.relations:
-            if relation.subject.name == name:
-                mask, other = relation.table[self._solution[name]], relation.object.name
-                if mask & ABSENT and (other not in self._solution or self._allows(other, mask)):
-                    continue  # it neither requires nor excludes the other component
-                yield self._of_candidates(other, mask, f"{name} is related to {other}")
-
-    def _of_candidates(self, name: str, mask: int, text: str) -> _Need:
-        return _Need(name, text, _always if self._allows(name, mask) else _never)
-
-    def _allows(self, name: str, mask: int) -> bool:
-        return bool(mask >> self._solution.get(name, 0) & 1)
-
-    def _facts(self, name: str) -> Iterator[_Need]:
-        """Yield what the catalog says about a distribution if one of both ends is a project of an index."""
-        candidate = self._answer.world.candidate(name)
-        for row in self._answer.world.rows_of(name):
-            is_project = name in self._picks
-            if not is_project and (row.on in self._answer.problem.variables or row.on not in self._picks):
-                continue
-            if is_project and row.on not in self.chosen:
-                continue
-            release = candidate.release if candidate else None
-            if release is not None and not applies(row, release):
-                continue
-            if is_limit(row) or row.on in {"gfx", "python"}:
-                continue
-            if is_project and not self._answer.is_about(row, self._picks[name]):
-                continue
-            if row.on in self._picks or is_project:
-                specifiers = [parse_specifier(text) for text in row.versions]
-                is_allowed = any(one.allows(self.chosen[row.on]) for one in specifiers)
-                yield _Need(row.on, f"{name} requires {row.on}", _always if is_allowed else _never)
-
-    def _content(self, name: str) -> Iterator[_Need]:
-        pick = self._picks.get(name)
-        for other, excluded in self._answer.contents.excluded_as_newer(name) if pick else ():
-            text = f"{name} cannot be judged, and a newer release has a requirement on {other}"
-            yield self._of_candidates(other, ~excluded, text)
-        content = self._answer.contents.content_of(pick.files[0]) if pick and pick.files else None
-        if content is None:
+    def _stated(
+        self, line: str, source: str, extra: str = "", known: Recorded | None = None
+    ) -> Iterator[_Need]:
+        """Yield what a requirement, or the overrides that replace it, require of the lock."""
+        requirement = _parsed(line)
+        name: str = canonicalize_name(requirement.name)
+        if not self._applies(requirement, extra):
             return
-        judgement = judged(content, self._answer.request.target.gfx)
-        if judgement.state == "does-not-fit":
-            yield _Need(name, f"{name} {judgement.evidence}", _never)
-        if content.rocm:
-            allows = parse_specifier(content.rocm).allows
-            yield _Need("rocm", f"{name} requires rocm{content.rocm}", allows)
+        if known and known.is_built and name in self._closed and not extra:
+            return  # the facts of the catalog are about what the recipe builds
+        if name in TRITON_NAMES and name not in self.chosen:  # that of torch may have another name
+            name = next((own for own in TRITON_NAMES if own in self.chosen), name)
+        is_optional = known is not None and self._is_left_open and (known.is_open or is_rocm_package(name))
+        if name not in self.chosen and is_optional:
+            return  # the lock says so
+        for stated in self._overrides.get(canonicalize_name(requirement.name), [requirement]):
+            if stated is requirement or self._applies(stated):
+                text = f"{source} requires {stated}"
+                if name in TRITON_NAMES and "torch" in self.chosen and self._request.target.backend == "rocm":
+                    yield _Need("torch", text, is_met=True)
+                yield _Need(name, text, self._allows(name, str(stated.specifier)))
+                for extra_key in self._extras_of(name, stated, is_requested=known is None):
+                    yield _Need(extra_key, text, is_met=True)
 
-    def _metadata(self, name: str) -> Metadata | None:
-        if not self._answer.was_read(name):
-            return None
-        if name in self._picks:
-            files = self._answer.files_read(name)
-        else:
-            candidate = self._answer.world.candidate(name)
-            if candidate is None or candidate.kind != "distribution":
-                return None
-            files = self._answer.files_of(name)
-        try:
-            return self._answer.index.requirements(files) if files else None
-        except (EnvironmentLacksError, SourceError):
-            return None
+    def _extras_of(self, name: str, stated: Requirement, *, is_requested: bool) -> Iterator[str]:
+        """Yield the required extras that the lock must have.
 
-    def _required(self, name: str, text: str, metadata: Metadata, extras: Sequence[str]) -> Iterator[_Need]:
-        head, marker = split_marker(text)
-        applies = self._environment.applies
-        if applies(marker):
-            if name in self._picks and "" not in extras:
-                return  # it belongs to the project itself
-        elif not any(applies(marker, extra) for extra in extras):
-            return
-        try:
-            requirement = parse_requirement(head)
-        except UsageError:
-            return  # the search reported it
-        is_built = name in self._solution and metadata.dynamic
-        for need in self._stated(requirement, "", f"{name} {metadata.version}"):
-            of_catalog = need.key in self._solution or need.key in TRITON_NAMES
-            if not (is_built and of_catalog):
-                yield need
+        Of a distribution of the catalog, these are the extras that the request names: other names in brackets
+        are variants.
+        """
+        known = self._recorded.get(name)
+        for extra in map(canonicalize_name, stated.extras):
+            key = f"{name}[{extra}]"
+            is_extra = name not in self._closed or (is_requested and known and extra in known.extras)
+            if is_extra or key in self.chosen:
+                yield key
 
-    def _stated(self, requirement: Requirement, marker: str, source: str) -> Iterator[_Need]:
-        """Yield what a requirement, or the overrides that replace it, require."""
-        if not self._environment.applies(marker):
-            return
-        for stated in self._overrides.get(requirement.name, (requirement,)):
-            if stated is not requirement and not self._environment.applies(stated.marker):
-                continue
-            yield from self._need(stated, source)
+    def _applies(self, requirement: Requirement, extra: str = "") -> bool:
+        """Return whether a marker is true; a requirement counts if the oldest or newest Python needs it."""
+        marker = requirement.marker
+        return marker is None or any(
+            marker.evaluate({**self._variables, "python_full_version": python, "extra": extra})
+            for python in self._patches
+        )
 
-    def _need(self, requirement: Requirement, source: str) -> Iterator[_Need]:
-        name, specifier = requirement.name, requirement.specifier
-        if name == "python":
-            return  # a demand of the problem has the same meaning
-        if name in TRITON_NAMES and source.startswith("torch ") and "torch" in self._answer.unread():
-            return  # the answer says that it is not locked
-        if self._answer.triton.is_of_torch(name) and not source.startswith("torch "):
-            yield _Need("torch", f"{source} requires the triton of torch", _always)
-            name = next((own for own in TRITON_NAMES if own in self._solution), name)
-        text = f"{source} requires {requirement.text}"
+    def _allows(self, name: str, specifier: str) -> bool:
+        """Return whether a specifier and the constraints allow the version in the lock."""
+        version = self.chosen.get(name, "")
+        versions = (version, *self._patches) if name == "python" else (version,)
+        specifiers = (specifier, *self._limits.get(name, ()))
+        return all(any(_contains(text, one) for one in versions) for text in specifiers)
 
-        def allows(version: str) -> bool:
-            return specifier is None or specifier.allows(version)
 
-        if name in self._solution:
-            if not (is_rocm_package(name) and name in self._picks):
-                yield _Need(name, text, allows)
-                return
-        elif is_rocm_package(name) and name not in self._picks:
-            return  # reported as not listed
-        yield _Need(name, text, allows)
-        for extra in requirement.extras:
-            yield _Need(f"{name}[{extra}]", text, allows)
+def _requested_patch(request: Request) -> str:
+    """Return the patch release of Python that the request names (``python==3.12.4``), if any."""
+    for stated in _by_name(request.requirements).get("python", ()):
+        for clause in stated.specifier:
+            if clause.operator == "==" and clause.version.removesuffix(".*").count(".") > 1:
+                return clause.version.removesuffix(".*")
+    return ""
+
+
+def _by_name(stated: Iterable[Requested]) -> dict[str, list[Requirement]]:
+    named: dict[str, list[Requirement]] = {}
+    for one in stated:
+        named.setdefault(one.name, []).append(_parsed(one.text))
+    return named
+
+
+@cache
+def _parsed(text: str) -> Requirement:
+    return Requirement(text)
+
+
+@cache
+def _contains(specifier: str, version: str) -> bool:
+    try:
+        return not specifier or SpecifierSet(specifier).contains(version, prereleases=True)
+    except InvalidVersion:
+        return False
+    except InvalidSpecifier:  # a file's Requires-Python, which pip then ignores
+        return True

@@ -288,5 +288,7 @@ def _solve_open(
     if isinstance(solution, Refuted):
         return solution
     answer = Answer(solver)
-    confirm(answer)
-    return completed(resolution_of(catalog, request, solver.problem, solution, notes), answer)
+    closed = resolution_of(catalog, request, solver.problem, solution, notes)
+    lock = completed(closed, answer)
+    confirm(lock, answer.recorded(closed.edges), {*solver.session.number, *solver.world.bound})
+    return lock

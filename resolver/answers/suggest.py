@@ -325,7 +325,7 @@ class _Trials:
             if picks is not None:
                 text = ", and ".join(change.text for change in changes)
                 given = gives(picks, [change.name for change in changes])
-                yield Suggestion(text + given, request_arguments(relaxed))
+                yield Suggestion(text + given, relaxed)
 
     def relax_core_by_core(
         self, changes: Sequence[RequestChange], names: Collection[str]
@@ -403,24 +403,3 @@ def gives(picks: Mapping[str, str], changed: Sequence[str]) -> str:
     names = [name for name in dict.fromkeys((*changed, "torch", "rocm")) if name in picks]
     shown = sorted(names[:_MOST_GIVEN], key=lambda name: (name != "torch", name == "rocm"))
     return f" (gives {' and '.join(f'{name} {picks[name]}' for name in shown)})" if shown else ""
-
-
-def request_arguments(request: Request) -> tuple[str, ...]:
-    """Return a request as arguments of ``matrix resolve``."""
-    target = request.target
-    options = {
-        "--site": request.site_file or target.site,
-        "--date": target.date.isoformat(),
-        "--backend": target.backend if target.backend == "cpu" else "",
-        "--gfx": ",".join(target.gfx),
-        "--driver": target.driver or "",
-        "--base-image": target.base_image or "",
-        "--prefer": request.prefer if request.prefer != "advised" else "",
-        "--keep-installed": request.preinstalled.source if request.preinstalled else "",
-    }
-    arguments = [word for option, value in options.items() if value for word in (option, value)]
-    arguments += ["--no-prebuilt"] if request.no_prebuilt else []
-    arguments += ["--no-network-plugin"] if request.no_network_plugin else []
-    arguments += [word for ops in request.ops for word in ("--ops", ops)]
-    arguments += [word for name in request.catalogs for word in ("--catalog", name)]
-    return (*(requirement.text for requirement in request.requirements), *arguments)

@@ -16,54 +16,31 @@ from functools import cached_property, reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from resolver.compiling.choices import Link
 from resolver.errors import SourceError
 from resolver.indexes import Judgement, judged
 from resolver.model import EARLY_PYTHON, layer
+from resolver.solving.states import Examined
 from resolver.solving.world import STRICT
 from resolver.versions import join_words, satisfies, version_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from resolver.compiling.choices import Choices, Pick
+    from resolver.compiling.choices import Pick
     from resolver.environment import Environment
     from resolver.indexes import Content, File
     from resolver.solving.projects import Projects
-    from resolver.solving.world import Terms, World
+    from resolver.solving.states import Choices, Terms
+    from resolver.solving.world import World
 
 _MOST_UNFIT = 10
 """A project is not considered any more after this many releases that do not fit."""
 _MOST_UNKNOWN = 3
 """Number of releases that cannot be judged before it is enough that nothing is known of a release."""
 _REQUESTED, _OTHERS = EARLY_PYTHON + 0.5, layer("python")[0] - 0.5
-
-
-class _Chosen(msgspec.Struct, frozen=True):
-    """A chosen release, and the file of it that would be installed."""
-
-    choices: Choices
-    bit: int
-    file: File
-
-    @property
-    def name(self) -> str:
-        return self.choices.name
-
-    @property
-    def version(self) -> str:
-        return self.choices.release(self.bit).version
-
-    @property
-    def mask(self) -> int:
-        return 1 << self.bit
-
-    @property
-    def is_wheel(self) -> bool:
-        return self.file.name.endswith(".whl")
 
 
 class ContentJudge:
@@ -77,25 +54,8 @@ class ContentJudge:
         self._search = world.search
         self._projects = projects
         self._needing_cuda = needing_cuda
-        self._read: dict[str, Content | None] = {}
-        """By the URL of the file, like `_judged`."""
-        self._judged: dict[str, Judgement | None] = {}
-        self._seen: dict[str, list[_Chosen]] = {}
-        """By project, the files that were judged."""
-        self._for_cuda: dict[str, str] = {}
-        """By project, a release that requires CUDA, and what shows it."""
-        self._unfit: dict[str, int] = {}
-        """By project, the mask of the releases that do not fit."""
-        self._unknown: dict[str, int] = {}
-        """By project, the mask of the releases that cannot be judged."""
-        self._reasons: dict[str, list[tuple[Terms, str]]] = {}
-        """By the URL of a wheel, what excludes it: terms beside its release, and a clause."""
-        self._like_newer: dict[str, int] = {}
-        """By project, the mask of the releases that cannot be judged, and that a newer one speaks against."""
-        self._as_newer: dict[str, list[tuple[int, Terms]]] = {}
-        """By project, releases that cannot be judged, with what a newer one excludes beside them."""
-        self._judged_only: dict[str, int] = {}
-        """By project, the variable that decides whether only releases that were judged may be used."""
+        self._examined: dict[str, Examined] = {}
+        """By the URL of the file."""
 
     def judge(self) -> None:
         """Read the files of the chosen releases, and add what follows from their content to the search."""
@@ -103,32 +63,32 @@ class ContentJudge:
         if request.target.backend != "rocm":
             return
         environment = self._world.environment()  # what is learned may take back the choice of Python
-        new = [one for one in self._chosen(environment) if one.file.url not in self._judged]
+        new = [one for one in self._chosen(environment) if one.file.url not in self._examined]
         self._read_ahead(new[1:])
         for one in new:
-            self._judge(one)
-            if self._is_unknown(one):
+            if _is_unknown(self._judge(one)):
                 following = list(self._following(one, environment))
                 self._read_ahead(following)
                 new += following
 
-    def _read_ahead(self, files: Iterable[_Chosen]) -> None:
+    def _read_ahead(self, files: Iterable[Examined]) -> None:
         for one in files:
             if not self._known(one) and not self._evidence_against_source(one):
                 self._world.index.indexes.submit(self._reading(one))
 
     def judgement_of(self, file: File) -> Judgement | None:
         """Return what is known of a file of the answer; None if nothing in it is compiled."""
-        return self._judged.get(file.url)
+        return self._examined[file.url].judgement if file.url in self._examined else None
 
     def content_of(self, file: File) -> Content | None:
         """Return what was read from a file of the answer; None if it was not read, or is not compiled."""
-        return self._read.get(file.url)
+        return self._examined[file.url].content if file.url in self._examined else None
 
     def excluded_as_newer(self, name: str) -> Iterator[tuple[str, int]]:
         """Yield names of components with the values that a newer release excludes beside the chosen one."""
-        chosen = self._search.domains[self._projects.open[name].number]
-        for releases, terms in self._as_newer.get(name, ()):
+        state = self._projects.states[name]
+        chosen = self._search.domains[state.nodes[""].number]
+        for releases, terms in state.as_newer:
             if releases & chosen:
                 yield from ((self._world.session.names[number], mask) for number, mask in terms.items())
 
@@ -136,15 +96,15 @@ class ContentJudge:
         """Return a clause on the newest release that its content excluded; empty if older than the pick."""
         newer = [
             one
-            for one in self._seen.get(pick.name, ())
+            for one in self._projects.states[pick.name].contents
             if version_key(one.version) > version_key(pick.version)
         ]
         own = self.judgement_of(pick.files[0]) if pick.files else None
         is_unknown = own is not None and own.state == "not-judged"
         for one in sorted(newer, key=lambda one: version_key(one.version), reverse=True):
-            judgement, content = self._judged[one.file.url], self._read.get(one.file.url)
-            if content:
-                judgement = judged(content, self._world.request.target.gfx, rocm)
+            judgement = one.judgement
+            if one.content:
+                judgement = judged(one.content, self._world.request.target.gfx, rocm)
             if judgement and judgement.state == "does-not-fit":
                 return f"{one.version} {judgement.evidence}"
             if judgement and judgement.state == "not-judged" and not is_unknown and one.is_wheel:
@@ -152,18 +112,18 @@ class ContentJudge:
                 return f"{text}. To use it, require {one.name}=={one.version}"
         return ""
 
-    def _chosen(self, environment: Environment) -> Iterator[_Chosen]:
+    def _chosen(self, environment: Environment) -> Iterator[Examined]:
         for choices, bit in self._projects.chosen():
             files = self._projects.to_install(choices, bit, environment)
             if files:
-                yield _Chosen(choices, bit, files[0])
+                yield Examined(choices, bit, files[0])
 
-    def _following(self, one: _Chosen, environment: Environment) -> Iterator[_Chosen]:
+    def _following(self, one: Examined, environment: Environment) -> Iterator[Examined]:
         """Yield the next releases with a wheel, of which the search probably needs the first that fits."""
         if self._is_pinned(one) or self._world.request.prefer == "oldest":
             return
-        unknown = self._unknown.get(one.name, 0) | self._like_newer.get(one.name, 0)
-        left = _MOST_UNKNOWN - unknown.bit_count()
+        state = one.choices.project
+        left = _MOST_UNKNOWN - (state.unknown | state.like_newer).bit_count()
         stated = [item.specifier for item in self._world.stated(one.name) if item.specifier]
         for bit in range(one.bit + 1, len(one.choices.releases) + 1) if left > 0 else ():
             version = one.choices.release(bit).version
@@ -172,58 +132,54 @@ class ContentJudge:
             ):
                 continue
             files = self._projects.to_install(one.choices, bit, environment)
-            following = _Chosen(one.choices, bit, files[0]) if files else None
-            if following and following.is_wheel and following.file.url not in self._judged:
+            following = Examined(one.choices, bit, files[0]) if files else None
+            if following and following.is_wheel and following.file.url not in self._examined:
                 yield following
                 left -= 1
             if not left:
                 return
 
-    def _is_unknown(self, one: _Chosen) -> bool:
-        """Return whether what may decide about a wheel was not read."""
-        judgement, content = self._judged.get(one.file.url), self._read.get(one.file.url)
-        is_open = judgement is not None and judgement.state == "not-judged"
-        return is_open and one.is_wheel and content is not None and bool(content.unread)
-
-    def _judge(self, one: _Chosen) -> None:
-        if one.file.url in self._judged:
-            return
+    def _judge(self, one: Examined) -> Examined:
+        """Add what follows from a file, unless it was examined before; return what was found in it."""
+        known = self._examined.get(one.file.url)
+        if known is not None:
+            return known
         try:
-            judgement = self._judgement(one)
+            one.judgement = judgement = self._judgement(one)
         except SourceError as error:
             self._projects.skip(one.choices, one.mask, f"has a wheel that cannot be read: {error.message}")
-            return
-        self._judged[one.file.url] = judgement
-        self._seen.setdefault(one.name, []).append(one)
+            return one
+        self._examined[one.file.url] = one
+        one.choices.project.contents.append(one)
         if judgement is None:
-            return
-        content = self._read.get(one.file.url)
-        if content and content.cuda == "required":
-            self._for_cuda.setdefault(one.name, f"{one.version} {judgement.evidence}")
+            return one
+        if one.content and one.content.cuda == "required" and not one.choices.project.for_cuda:
+            one.choices.project.for_cuda = f"{one.version} {judgement.evidence}"
         if judgement.state == "does-not-fit":
             self._exclude(one, judgement)
-        elif content and content.rocm:
-            self._require_rocm(one, content)
-        if self._is_unknown(one) and not self._excludes_like_newer(one, judgement):
+        elif one.content and one.content.rocm:
+            self._require_rocm(one, one.content)
+        if _is_unknown(one) and not self._excludes_like_newer(one, judgement):
             self._prefer_judged(one, judgement)
+        return one
 
-    def _judgement(self, one: _Chosen) -> Judgement | None:
+    def _judgement(self, one: Examined) -> Judgement | None:
         known = self._known(one)
         if known:
             return Judgement("fits", f"the catalog has its facts: {known}")
         evidence = self._evidence_against_source(one)
         if evidence:
             return Judgement("does-not-fit", evidence)
-        content = self._read[one.file.url] = self._reading(one)()
-        return judged(content, self._world.request.target.gfx) if content else None
+        one.content = self._reading(one)()
+        return judged(one.content, self._world.request.target.gfx) if one.content else None
 
-    def _evidence_against_source(self, one: _Chosen) -> str:
+    def _evidence_against_source(self, one: Examined) -> str:
         version, required = self._needing_cuda.get(one.name, ("", ""))
         reason = f"{version} requires {required}, which is for CUDA" if version else ""
-        reason = "" if one.is_wheel else reason or self._for_cuda.get(one.name, "")
+        reason = "" if one.is_wheel else reason or one.choices.project.for_cuda
         return f"has no wheel that can be judged, and {reason}" if reason else ""
 
-    def _exclude(self, one: _Chosen, judgement: Judgement) -> None:
+    def _exclude(self, one: Examined, judgement: Judgement) -> None:
         """Exclude a release that does not fit; an sdist only for the Pythons without a wheel.
 
         If other releases speak against an sdist, they speak against all releases that have no wheel at all.
@@ -234,8 +190,8 @@ class ContentJudge:
         )
         self._search.add({number: one.mask, **pythons}, link)
         if one.is_wheel:
-            self._reasons.setdefault(one.file.url, []).append(({}, judgement.evidence))
-        if one.file.url in self._read:
+            one.reasons.append(({}, judgement.evidence))
+        if one.content is not None:
             self._limit(one)
             return
         without = {
@@ -246,7 +202,7 @@ class ContentJudge:
         mask = sum(1 << bit for bit in without)
         self._search.add({number: mask}, replace(link, version=", ".join(without.values())))
 
-    def _reading(self, one: _Chosen) -> Callable[[], Content | None]:
+    def _reading(self, one: Examined) -> Callable[[], Content | None]:
         """Return a function that returns what a wheel contains; it may run in another thread."""
         index = self._world.index
         files = self._projects.files_of(one.choices, one.bit)
@@ -257,7 +213,7 @@ class ContentJudge:
 
         return read
 
-    def _known(self, one: _Chosen) -> str:
+    def _known(self, one: Examined) -> str:
         """Return the source of a release's facts, not a wheel's; empty if they lack ROCm or the GPUs."""
         is_same = one.file.sha256 in self._wheels
         sources = {
@@ -272,7 +228,7 @@ class ContentJudge:
     def _wheels(self) -> frozenset[str]:
         return frozenset(row.sha256 for row in self._world.catalog.wheel.values())
 
-    def _require_rocm(self, one: _Chosen, content: Content) -> None:
+    def _require_rocm(self, one: Examined, content: Content) -> None:
         rocm, number = self._world.problem.variables["rocm"], self._world.session.number["rocm"]
         excluded = rocm.everything & ~rocm.allowed_by(content.rocm)
         text = f"requires rocm{content.rocm}: {content.evidence}"
@@ -280,9 +236,9 @@ class ContentJudge:
             self._limit(one)
         terms = {one.choices.number: one.mask, number: excluded}
         self._search.add(terms, replace(_link(one, text), object="rocm"))
-        self._reasons.setdefault(one.file.url, []).append(({number: excluded}, text))
+        one.reasons.append(({number: excluded}, text))
 
-    def _excludes_like_newer(self, one: _Chosen, judgement: Judgement) -> bool:
+    def _excludes_like_newer(self, one: Examined, judgement: Judgement) -> bool:
         """Add what speaks against the nearest newer release of which something is known.
 
         Return whether this excludes the release whatever else is chosen. A pinned one is left to the user.
@@ -290,10 +246,10 @@ class ContentJudge:
         if self._is_pinned(one):
             return False
         for bit in range(one.bit - 1, 0, -1):
-            seen = [item for item in self._seen.get(one.name, ()) if item.bit == bit]
-            if any(map(self._is_unknown, seen)):
+            seen = [item for item in one.choices.project.contents if item.bit == bit]
+            if any(map(_is_unknown, seen)):
                 continue
-            reasons = [reason for item in seen for reason in self._reasons.get(item.file.url, ())]
+            reasons = [reason for item in seen for reason in item.reasons]
             reasons += self._reasons_of_catalog(one.choices, bit)
             if reasons:
                 self._exclude_for(reasons, one, judgement, one.choices.release(bit).version)
@@ -302,15 +258,15 @@ class ContentJudge:
         return False
 
     def _exclude_for(
-        self, reasons: Iterable[tuple[Terms, str]], one: _Chosen, judgement: Judgement, newer: str
+        self, reasons: Iterable[tuple[Terms, str]], one: Examined, judgement: Judgement, newer: str
     ) -> None:
         """Exclude an unjudged release for the reasons against a newer one; after several, also all older."""
-        like_newer = self._like_newer[one.name] = self._like_newer.get(one.name, 0) | one.mask
-        older = 0
-        if like_newer.bit_count() == _MOST_UNKNOWN:
+        state, older = one.choices.project, 0
+        state.like_newer |= one.mask
+        if state.like_newer.bit_count() == _MOST_UNKNOWN:
             older = self._unread(one.choices) & ~(one.mask - 1)
         for terms, why in reasons:
-            self._as_newer.setdefault(one.name, []).append((one.mask | older, terms))
+            state.as_newer.append((one.mask | older, terms))
             text = f"was not judged ({judgement.evidence}), and {newer} {why}"
             self._search.add({one.choices.number: one.mask, **terms}, _link(one, text))
             if older:
@@ -334,13 +290,14 @@ class ContentJudge:
             allowed = reduce(or_, map(rocm.allowed_by, row.versions), 0)
             yield {self._world.session.number["rocm"]: rocm.everything & ~allowed}, text
 
-    def _is_pinned(self, one: _Chosen) -> bool:
+    def _is_pinned(self, one: Examined) -> bool:
         return self._projects.is_pinned(one.name, one.version)
 
-    def _limit(self, one: _Chosen) -> None:
+    def _limit(self, one: Examined) -> None:
         """Count a release that does not fit; after several of them, exclude the rest of its project."""
-        unfit = self._unfit[one.name] = self._unfit.get(one.name, 0) | one.mask
-        if unfit.bit_count() == _MOST_UNFIT:
+        state = one.choices.project
+        state.unfit |= one.mask
+        if state.unfit.bit_count() == _MOST_UNFIT:
             text = f"was not read, because {_MOST_UNFIT} releases do not fit"
             terms = {one.choices.number: self._unread(one.choices)}
             self._search.add(terms, Link(f"the rest of {one.name}", "", "", text, one.file.url))
@@ -349,26 +306,30 @@ class ContentJudge:
         """Return the releases of a project that were not read, and of which the catalog has no facts."""
         unread = 0
         for bit, release in enumerate(choices.releases, start=1):
-            if not any(file.url in self._judged for file in release.files):
-                is_known = any(self._known(_Chosen(choices, bit, file)) for file in release.files)
+            if not any(file.url in self._examined for file in release.files):
+                is_known = any(self._known(Examined(choices, bit, file)) for file in release.files)
                 unread |= 0 if is_known else 1 << bit
         return unread
 
-    def _prefer_judged(self, one: _Chosen, judgement: Judgement) -> None:
+    def _prefer_judged(self, one: Examined, judgement: Judgement) -> None:
         """Let the search decide first whether releases that cannot be judged may be used."""
-        choices, why = one.choices, f"was not judged: {judgement.evidence}"
-        selector = self._judged_only.get(one.name)
-        if selector is None:
+        choices, state, why = one.choices, one.choices.project, f"was not judged: {judgement.evidence}"
+        if state.judged_only < 0:
             rank = _REQUESTED if one.name in self._world.asked else _OTHERS
-            selector = self._world.add_selector((rank, 0, choices.number, one.name))
-            self._judged_only[one.name] = selector
+            state.judged_only = self._world.add_selector((rank, 0, choices.number, one.name))
             self._search.restart()  # it is decided before the project
-        unknown = self._unknown[one.name] = self._unknown.get(one.name, 0) | one.mask
-        self._search.add({selector: STRICT, choices.number: one.mask}, _link(one, why))
-        if unknown.bit_count() == _MOST_UNKNOWN:
-            terms = {selector: STRICT, choices.number: self._unread(choices)}
+        state.unknown |= one.mask
+        self._search.add({state.judged_only: STRICT, choices.number: one.mask}, _link(one, why))
+        if state.unknown.bit_count() == _MOST_UNKNOWN:
+            terms = {state.judged_only: STRICT, choices.number: self._unread(choices)}
             self._search.add(terms, replace(_link(one, "was not read"), version=""))
 
 
-def _link(one: _Chosen, predicate: str) -> Link:
+def _link(one: Examined, predicate: str) -> Link:
     return Link(one.name, "", one.version, predicate, one.file.url)
+
+
+def _is_unknown(one: Examined) -> bool:
+    """Return whether what may decide about a wheel was not read."""
+    is_open = one.judgement is not None and one.judgement.state == "not-judged"
+    return is_open and one.is_wheel and one.content is not None and bool(one.content.unread)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.choices import ALWAYS, Choices, Link, is_prerelease, names_prerelease
+from resolver.compiling.choices import ALWAYS, Link, is_prerelease, names_prerelease
 from resolver.compiling.clauses import REQUEST, libstdcxx_by
 from resolver.compiling.known_bad import concerning
 from resolver.compiling.problem import ABSENT, bits
@@ -19,14 +19,15 @@ from resolver.model import layer
 from resolver.requirements import TRITON_NAMES, has_rocm_release
 from resolver.solving.rules import EVERYWHERE, Exclusion, RuleContext, judge
 from resolver.solving.search import is_required
-from resolver.solving.world import LENIENT, STRICT, Part, Terms, is_limit
+from resolver.solving.states import Choices, ProjectState, Terms
+from resolver.solving.world import LENIENT, STRICT, Part, is_limit
 from resolver.versions import join_words, parse_specifier, satisfies
 
 if TYPE_CHECKING:
     from resolver.compiling.problem import Variable
     from resolver.environment import Environment
     from resolver.facts.schema import KnownBad, Requires
-    from resolver.indexes import File
+    from resolver.indexes import File, ProjectRelease
     from resolver.solving.rules import Judged
     from resolver.solving.world import World
 
@@ -45,64 +46,37 @@ _WHEELS_ONLY = layer("python")[0] - 0.5
 class Projects(Part):
     """The projects that the search has met.
 
-    `open` has the variable of each project and of each of its extras by `Choices.key`, `nodes_of` by name of
-    the project, `by_number` by number in the search. `passed` has by project a release that was not chosen
-    because it has no wheel, `skipped` the releases that could not be considered, with the reason, and `read`
-    by number in the search the mask of the releases whose metadata was read.
+    `states` has them by name, `by_number` the variables of projects and of their extras, and `skipped` the
+    releases that could not be considered, with the reason.
     """
 
     def __init__(self, world: World, keep: Mapping[str, str]) -> None:
         super().__init__(world)
-        self.open: dict[str, Choices] = {}
-        self.nodes_of: dict[str, list[Choices]] = {}
+        self.states: dict[str, ProjectState] = {}
         self.by_number: dict[int, Choices] = {}
-        self.passed: dict[str, str] = {}
         self.skipped: dict[str, str] = {}
-        self.read: dict[int, int] = {}
         self._keep = keep
-        self._prereleases: dict[str, bool] = {}
-        """By project, whether a pre-release may be chosen."""
-        self._judged: dict[tuple[str, int], Judged] = {}
-        self._excluded: set[tuple[str, int]] = set()
-        """The releases whose exclusions were added."""
-        self._usable: dict[int, tuple[tuple[int, ...], int]] = {}
-        """By number in the search, what the last choice depended on, and the choice."""
-        self._wheels_only: dict[str, int] = {}
         self._lenient = -1
         """The variable that decides whether some patch releases of Python are enough; -1 if not needed."""
-        self._files: dict[tuple[str, int], Sequence[File]] = {}
-        self._to_install: dict[tuple[str, int, Environment], tuple[File, ...]] = {}
-        self._unreadable: dict[str, int] = {}
-        """By project, the mask of the releases whose metadata cannot be read."""
+
+    def node(self, name: str) -> Choices | None:
+        """Return the variable of a project that the search has met."""
+        return self.states[name].nodes[""] if name in self.states else None
 
     def nodes(self, name: str, extras: Iterable[str] = ()) -> list[Choices]:
         """Return the variables of a project and of its extras; an empty list if no index has it."""
-        project = self._node(name, "")
-        return [project, *(self._node(name, extra) for extra in extras)] if project else []  # type: ignore[list-item]
+        project = self._project(name)
+        return [project, *(self._extra(project, extra) for extra in extras)] if project else []
 
-    def _node(self, name: str, extra: str) -> Choices | None:
-        key = f"{name}[{extra}]" if extra else name
-        choices = self.open.get(key)
-        if choices is not None:
-            return choices
-        base = self._node(name, "") if extra else None
-        releases = base.releases if base else self.index.candidates(name, self.world.torches())
+    def _project(self, name: str) -> Choices | None:
+        """Return the variable of a project, with everything that is known of it before a release is read."""
+        known = self.node(name)
+        releases = None if known else self.index.candidates(name, self.world.torches())
         if releases is None:
-            return None
-        if len(self.open) >= _MOST_PROJECTS:
-            msg = (
-                f"The search stopped after {_MOST_PROJECTS} projects and extras without an answer, at {key}."
-            )
-            raise TooLargeError(msg, hint="Request fewer packages, or pin or exclude those that require it.")
-        choices = self.open[key] = Choices(name, extra, releases)
-        self.nodes_of.setdefault(name, []).append(choices)
-        choices.number = self.search.add_variable(choices.everything)
-        self.by_number[choices.number] = choices
-        self.session.rank[choices.number] = self.problem.layer(name)[0], 0, choices.number, key
-        if base:
-            present = choices.everything & ~ABSENT
-            self.search.add({choices.number: present, base.number: ABSENT}, ALWAYS)
-            return choices
+            return known
+        state = ProjectState(name, releases, self._allows_prereleases(name, releases))
+        choices = self._add(Choices(state, ""))
+        self.states[name] = state
         self._add_facts(choices)
         for limit in self.world.limits.get(name, ()):
             text = f"you limited {name} to {limit.specifier}"
@@ -115,10 +89,32 @@ class Projects(Part):
             self._exclude_other_tritons(choices)
         return choices
 
+    def _extra(self, project: Choices, extra: str) -> Choices:
+        """Return the variable of an extra, which requires its project."""
+        known = project.project.nodes.get(extra)
+        if known is not None:
+            return known
+        choices = self._add(Choices(project.project, extra))
+        self.search.add({choices.number: choices.everything & ~ABSENT, project.number: ABSENT}, ALWAYS)
+        return choices
+
+    def _add(self, choices: Choices) -> Choices:
+        """Add the variable of a project or an extra to the search, and return it."""
+        if len(self.by_number) >= _MOST_PROJECTS:
+            msg = (
+                f"The search stopped after {_MOST_PROJECTS} projects and extras without an answer, "
+                f"at {choices.key}."
+            )
+            raise TooLargeError(msg, hint="Request fewer packages, or pin or exclude those that require it.")
+        number = choices.number = self.search.add_variable(choices.everything)
+        self.session.rank[number] = self.problem.layer(choices.name)[0], 0, number, choices.key
+        self.by_number[number] = choices.project.nodes[choices.extra] = choices
+        return choices
+
     def _exclude_other_tritons(self, choices: Choices) -> None:
         present = choices.everything & ~ABSENT
         for name in TRITON_NAMES:
-            other: Variable | Choices | None = self.open.get(name) or self.problem.variables.get(name)
+            other: Variable | Choices | None = self.node(name) or self.problem.variables.get(name)
             if other is None or other is choices or self.world.installed.keys() & {name, choices.name}:
                 continue
             number = other.number if isinstance(other, Choices) else self.session.number[name]
@@ -185,15 +181,15 @@ class Projects(Part):
                 link = replace(link, object="", predicate=f"contains code for {join_words(versions, most=8)}")
                 self.search.add(terms, link)
             return
-        if row.on == "python" and row.is_of_wheel and name in self.open:
+        if row.on == "python" and row.is_of_wheel and name in self.states:
             return  # the index knows the files for every Python
         when_present = is_limit(row)
         variable: Variable | Choices | None = self.problem.variables.get(row.on)
         number = self.session.number.get(row.on, -1)
         if variable is None and row.on not in self.world.bound:
-            if when_present and row.on not in self.open:
+            if when_present and row.on not in self.states:
                 return
-            variable = self._node(row.on, "")
+            variable = self._project(row.on)
             number = variable.number if variable else -1
         if variable is None:
             return
@@ -207,7 +203,7 @@ class Projects(Part):
         number, bit = choices.number, mask.bit_length() - 1
         is_installed = isinstance(choices.release(bit), InstalledFiles)
         if choices.extra:
-            project = self.open[choices.name]
+            project = choices.project.nodes[""]
             self.search.add({number: mask, project.number: project.everything & ~mask}, ALWAYS)
             return not is_installed
         if self.is_first(choices, bit):
@@ -217,7 +213,7 @@ class Projects(Part):
             return False
         if not is_installed and self.judge(choices, bit).source_only:
             self.prefer_wheels(choices)
-        for extra in self.nodes_of[choices.name]:
+        for extra in choices.project.nodes.values():
             if extra.extra:
                 others = extra.everything & ~mask & ~ABSENT
                 self.search.add({number: mask, extra.number: others}, ALWAYS)
@@ -225,7 +221,7 @@ class Projects(Part):
 
     def same_as_project(self, choices: Choices, domain: int) -> int:
         """Return the release of an extra: the release of its project, which is decided first."""
-        project = self.open[choices.name]
+        project = choices.project.nodes[""]
         mask = self.search.domains[project.number]
         others = choices.everything & ~mask & ~ABSENT
         self.search.add({project.number: mask, choices.number: others}, ALWAYS)
@@ -233,10 +229,9 @@ class Projects(Part):
 
     def judge(self, choices: Choices, bit: int) -> Judged:
         """Return what the rules find about a release, if every patch release of a Python must install it."""
-        key = choices.name, bit
-        judged = self._judged.get(key)
+        judged = choices.project.judged.get(bit)
         if judged is None:
-            judged = self._judged[key] = judge(choices.release(bit), self._context(choices))
+            judged = choices.project.judged[bit] = judge(choices.release(bit), self._context(choices))
         return judged
 
     def _context(self, choices: Choices, *, any_patch: bool = False) -> RuleContext:
@@ -245,7 +240,7 @@ class Projects(Part):
             self.request.target.date,
             self.targets,
             partial(self.is_pinned, name),
-            self._allows_prereleases(choices),
+            choices.project.allows_prereleases,
             partial(evidence_against, self.request.excluded, name),
             partial(self._known_problem, name),
             any_patch,
@@ -274,25 +269,21 @@ class Projects(Part):
                 found.setdefault(next(iter(row.combination)), []).append(row)
         return found
 
-    def _allows_prereleases(self, choices: Choices) -> bool:
-        allows = self._prereleases.get(choices.name)
-        if allows is None:
-            allows = self._prereleases[choices.name] = (
-                any(names_prerelease(stated.specifier) for stated in self.world.stated(choices.name))
-                or bool(self.index.url(choices.name))
-                or all(is_prerelease(release.version) for release in choices.releases)
-            )
-        return allows
+    def _allows_prereleases(self, name: str, releases: Iterable[ProjectRelease]) -> bool:
+        return (
+            any(names_prerelease(stated.specifier) for stated in self.world.stated(name))
+            or bool(self.index.url(name))
+            or all(is_prerelease(release.version) for release in releases)
+        )
 
     def first_usable(self, choices: Choices, domain: int) -> int:
         """Return the preferred release that may be used; exclude the releases before it."""
         domains, number = self.search.domains, self.session.number
         lenient = domains[self._lenient] if self._lenient >= 0 else 0
         state = domain, domains[number["python"]], domains[number["glibc"]], lenient
-        known = self._usable.get(choices.number)
-        if known is None or known[0] != state:
-            known = self._usable[choices.number] = state, self._first_usable(choices, domain)
-        return known[1]
+        if choices.project.usable[0] != state:
+            choices.project.usable = state, self._first_usable(choices, domain)
+        return choices.project.usable[1]
 
     def _first_usable(self, choices: Choices, domain: int) -> int:
         unusable: dict[tuple[str, int, int, bool], list[int]] = {}
@@ -317,9 +308,8 @@ class Projects(Part):
 
     def is_first(self, choices: Choices, bit: int) -> bool:
         """Return whether the exclusions of a release were not added yet, and remember that they are now."""
-        key = choices.name, bit
-        is_first = key not in self._excluded
-        self._excluded.add(key)
+        is_first = not choices.project.excluded >> bit & 1
+        choices.project.excluded |= 1 << bit
         return is_first
 
     def exclusions(self, choices: Choices, bit: int) -> list[tuple[Exclusion, bool]]:
@@ -374,7 +364,7 @@ class Projects(Part):
             if not self._is_excluded_now(self.exclusions(choices, bit)) and not self._is_source(
                 choices, bit, python
             ):
-                self.passed[choices.name] = choices.release(mask.bit_length() - 1).version
+                choices.project.passed = choices.release(mask.bit_length() - 1).version
                 return other
         return mask
 
@@ -386,7 +376,7 @@ class Projects(Part):
 
     def prefer_wheels(self, choices: Choices) -> None:
         """Let the search decide, before Python, whether only wheels of a project may be used."""
-        if choices.name in self._wheels_only or self.index.url(choices.name):
+        if choices.project.wheels_only >= 0 or self.index.url(choices.name):
             return
         excluded: dict[int, int] = {}
         for bit in range(1, len(choices.releases) + 1):
@@ -396,7 +386,7 @@ class Projects(Part):
             if not judged.is_excluded and judged.source_only:
                 excluded[judged.source_only] = excluded.get(judged.source_only, 0) | 1 << bit
         number = self.world.add_selector((_WHEELS_ONLY, 0, choices.number, choices.name))
-        self._wheels_only[choices.name] = number
+        choices.project.wheels_only = number
         self.search.restart()  # it is decided before Python
         for pythons, releases in excluded.items():
             link = Link(choices.name, "", "", "has no wheel", self.index.indexes.urls[0])
@@ -408,31 +398,32 @@ class Projects(Part):
 
     def files_of(self, choices: Choices, bit: int) -> Sequence[File]:
         """Return the files of a release that any Python may install; none if it is excluded."""
-        key = choices.name, bit
-        files = self._files.get(key)
+        files = choices.project.files.get(bit)
         if files is None:
             judged = self.judge(choices, bit)
-            files = self._files[key] = [] if judged.is_excluded else self.targets.files(judged.files)
+            files = [] if judged.is_excluded else self.targets.files(judged.files)
+            choices.project.files[bit] = files
         return files
 
     def chosen(self) -> Iterator[tuple[Choices, int]]:
         """Yield the projects of the answer, each with the number of the bit of its release."""
-        for choices in self.open.values():
+        for state in self.states.values():
+            choices = state.nodes[""]
             domain = self.search.domains[choices.number]
-            if is_required(domain) and not choices.extra:
+            if is_required(domain):
                 yield choices, domain.bit_length() - 1
 
     def to_install(self, choices: Choices, bit: int, environment: Environment) -> tuple[File, ...]:
         """Return the files of a release that the chosen Python may install; none if it is preinstalled."""
         if choices.name in self.world.installed or isinstance(choices.release(bit), InstalledFiles):
             return ()
-        key = choices.name, bit, environment
-        known = self._to_install.get(key)
+        key = bit, environment
+        known = choices.project.to_install.get(key)
         if known is None:
             files = self.judge(choices, bit).files
             found = environment.installable(files)
             found = found or self.world.environment(any_patch=True).installable(files)
-            known = self._to_install[key] = tuple(found)
+            known = choices.project.to_install[key] = tuple(found)
         return known
 
     def skip(self, choices: Choices, mask: int, problem: str, *, is_read: bool = False) -> None:
@@ -444,10 +435,11 @@ class Projects(Part):
         self.search.add({choices.number: mask}, Link(choices.key, "", version, problem, source))
         if is_read:
             return
-        skipped = self._unreadable[choices.name] = self._unreadable.get(choices.name, 0) | mask
-        if skipped.bit_count() == _MOST_UNREADABLE:
+        state = choices.project
+        state.unreadable |= mask
+        if state.unreadable.bit_count() == _MOST_UNREADABLE:
             text = f"was not read, because {_MOST_UNREADABLE} releases cannot be read"
-            left = choices.everything & ~ABSENT & ~skipped & ~self.read.get(choices.number, 0)
+            left = choices.everything & ~ABSENT & ~state.unreadable & ~state.read
             link = Link(f"the rest of {choices.key}", "", "", text, source)
             self.search.add({choices.number: left}, link)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -32,15 +33,16 @@ from resolver.requirements import (
 )
 from resolver.solving.look_ahead import LookAhead
 from resolver.solving.rules import EVERYWHERE, without_file
-from resolver.solving.world import Part, Terms, is_of_pip
+from resolver.solving.states import Decided
+from resolver.solving.world import Part, is_of_pip
 from resolver.versions import join_words, shorten
 
 if TYPE_CHECKING:
-    from resolver.compiling.choices import Choices
     from resolver.indexes import File, Metadata
     from resolver.model import Candidate, Requirement
     from resolver.solving.projects import Projects
     from resolver.solving.search import Assumption
+    from resolver.solving.states import Choices, Terms
     from resolver.solving.world import World
 
 _SOME_READ = 3
@@ -50,11 +52,8 @@ _SOME_READ = 3
 class Requirements(Part):
     """Reads the metadata of decided releases, and adds what they require.
 
-    `loaded` has the decided values whose requirements were added, `required` by such a value the names that
-    it requires, as written, with the Pythons for which it does. `unread` has values of the problem whose
-    metadata could not be read, with the reason, `dynamic` name and version of the releases whose metadata a
-    build may change, `lacking` by value a sentence for each required extra that its metadata does not have,
-    and `needing_cuda` by project the first release that was rejected, and the CUDA distribution that it
+    `loaded` has the decided values whose requirements were added, `decided` what is known of decided values,
+    and `needing_cuda` by distribution the first release that was rejected, and the CUDA distribution that it
     requires.
     """
 
@@ -62,13 +61,8 @@ class Requirements(Part):
         super().__init__(world)
         self._projects = projects
         self.loaded: set[Assumption] = set()
-        self.required: dict[Assumption, list[tuple[str, str, int]]] = {}
-        self.unread: dict[Assumption, str] = {}
-        self.dynamic: set[tuple[str, str]] = set()
-        self.lacking: dict[Assumption, list[Notice]] = {}
+        self.decided: defaultdict[Assumption, Decided] = defaultdict(Decided)
         self.needing_cuda: dict[str, tuple[str, str]] = {}
-        self._ahead: dict[int, int] = {}
-        """By project, the mask of the releases that were read ahead."""
         self._look_ahead = LookAhead(
             world.index.indexes,
             self.request.target.date,
@@ -159,7 +153,7 @@ class Requirements(Part):
         metadata = self._metadata_of(choices, mask)
         if metadata is None:
             return
-        self._projects.read[number] = self._projects.read.get(number, 0) | mask
+        choices.project.read |= mask
         try:
             self._require(number, mask, choices.key, metadata, choices.extra)
         except (UsageError, ValueError) as error:
@@ -170,12 +164,12 @@ class Requirements(Part):
 
         A project that was read has conflicts, so as many again are read, as by uv's ``BatchPrefetcher``.
         """
-        read, ahead = self._projects.read.get(choices.number, 0), self._ahead.get(choices.number, 0)
-        count = read.bit_count()
-        if count < _SOME_READ or mask & (read | ahead):
+        state = choices.project
+        count = state.read.bit_count()
+        if count < _SOME_READ or mask & (state.read | state.ahead):
             return
-        following = list(islice(bits(domain & ~(read | ahead | ABSENT)), count))
-        self._ahead[choices.number] = ahead | sum(1 << bit for bit in following)
+        following = list(islice(bits(domain & ~(state.read | state.ahead | ABSENT)), count))
+        state.ahead |= sum(1 << bit for bit in following)
         releases = (self._projects.files_of(choices, bit) for bit in following)
         self._look_ahead.read(files for files in releases if files)
 
@@ -192,7 +186,7 @@ class Requirements(Part):
         if metadata is None:
             self._projects.skip(choices, mask, "has no metadata that can be read without running its code")
         elif metadata.dynamic:
-            self.dynamic.add((choices.name, choices.release(bit).version))
+            self.decided[choices.number, mask].is_dynamic = True
         return metadata
 
     def _require(self, number: int, mask: int, subject: str, metadata: Metadata, extra: str = "") -> None:
@@ -201,24 +195,23 @@ class Requirements(Part):
         if requirements:
             environment = self.targets.environments[min(self.targets.environments)]
             self._look_ahead.start((requirement for requirement, _ in requirements), environment)
-        candidate = self.world.candidate_at(number, mask)
+        candidate, decided = self.world.candidate_at(number, mask), self.decided[number, mask]
         is_ours = candidate is not None and candidate.origin == "build"
         is_built = candidate is not None and metadata.dynamic
         if not is_built:
             self.world.add_closed({requirement.name for requirement, _ in requirements})
         if extra and extra not in metadata.extras:
             text = f"{metadata.name} {metadata.version} does not provide the extra {extra!r}."
-            self.lacking.setdefault((number, mask), []).append(Notice("extra-missing", metadata.name, text))
-        if not extra or candidate is None:
-            self.required[number, mask] = []
-        required = self.required[number, mask]
+            decided.lacking.append(Notice("extra-missing", metadata.name, text))
+        if decided.required is None:
+            decided.required = []
         for requirement, pythons in requirements:
             name = requirement.name
             terms = {number: mask, **self.world.when(pythons)}
             text = f"requires {name}{_brackets(requirement)}{requirement.specifier or ''}"
             link = Link(subject, name, metadata.version, text, metadata.source)
             if self._require_one(terms, requirement, link, is_ours=is_ours, is_built=is_built):
-                required.append((name, text.removeprefix("requires "), pythons))
+                decided.required.append((name, text.removeprefix("requires "), pythons))
 
     def _applying(self, metadata: Metadata, extra: str) -> Iterator[tuple[Requirement, int]]:
         """Yield the requirements that apply, each with the Pythons for which it does."""
@@ -263,7 +256,7 @@ class Requirements(Part):
 
     def _leave_unread(self, name: str, reason: str) -> None:
         number = self.session.number[name]
-        self.unread[number, self.search.domains[number]] = reason
+        self.decided[number, self.search.domains[number]].unread = reason
 
     def _require_closed(self, terms: Terms, requirement: Requirement, link: Link) -> bool:
         """Add a requirement on a distribution of the problem; return whether it was added."""
@@ -345,7 +338,7 @@ class Requirements(Part):
             for extra in ("", *self.world.extras_of(name)):
                 self._require(number, mask, f"{name}[{extra}]" if extra else name, metadata, extra)
         except (UsageError, ValueError) as error:
-            self.unread[number, mask] = f"a requirement in its metadata is invalid: {error}"
+            self.decided[number, mask].unread = f"a requirement in its metadata is invalid: {error}"
 
     def _is_excluded(self, candidate: Candidate, number: int, mask: int, files: Sequence[File]) -> bool:
         """Exclude a published candidate if the lock excludes one of its files."""
@@ -365,15 +358,15 @@ class Requirements(Part):
         try:
             metadata = self.index.requirements(files)
         except SourceError as error:
-            self.unread[number, mask] = error.message
+            self.decided[number, mask].unread = error.message
             return None
         except EnvironmentLacksError as error:
             if files[0].index in self.index.indexes.urls:
                 raise
-            self.unread[number, mask] = error.message
+            self.decided[number, mask].unread = error.message
             return None
         if metadata is None or (metadata.dynamic and not is_built):
-            self.unread[number, mask] = "no index has the metadata"
+            self.decided[number, mask].unread = "no index has the metadata"
             return None
         return metadata
 
@@ -382,7 +375,7 @@ class Requirements(Part):
         release = candidate.release
         offered, indexes, problem = self.index.offered(candidate, self.world.candidate("torch"))
         if problem:
-            self.unread[number, mask] = problem
+            self.decided[number, mask].unread = problem
             return []
         if release is not None and release.git is not None:
             return []
@@ -403,7 +396,7 @@ class Requirements(Part):
         if not files and not is_judged:
             url = indexes.urls[0] if len(indexes.urls) == 1 else ""
             listed = f"{url} does not list its files" if url else "no index lists its files"
-            self.unread[number, mask] = listed
+            self.decided[number, mask].unread = listed
         return files
 
 

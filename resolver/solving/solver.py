@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from resolver.indexes import PackageIndexes
     from resolver.solving.search import Assumption
     from resolver.solving.session import Solution
+    from resolver.solving.states import Choices
 
 _LOSSES = frozenset({5, 10, 20, 40, 80, 160})
 """A project moves forward each time that it has lost this many choices."""
@@ -59,9 +60,6 @@ class Solver(Part):
         """All such parts so far; assumptions are made again only once for each."""
         self._undecided: set[int] = set()
         """Variables that must be present, and have several values."""
-        self._tried: dict[int, int] = {}
-        """The last choice for each project."""
-        self._losses: dict[int, int] = {}
 
     def solve(self, prefer: Callable[[], Sequence[Assumption] | None] | None = None) -> Solution | Refuted:
         """Return a solution of the problem, from which an `Answer` is made, or the proof of none.
@@ -92,7 +90,7 @@ class Solver(Part):
     def _refuted(self) -> Refuted:
         self.session.is_solvable([])  # without assumptions, so that the reasons are statements only
         failed = self.session.failed or Incompatibility({})
-        releases = {choices.key: len(choices.releases) for choices in self.projects.open.values()}
+        releases = {choices.key: len(choices.releases) for choices in self.projects.by_number.values()}
         links = [link for link in failed.reasons() if isinstance(link, Link)]
         hints = self._hints(links)
         return Refuted(self.session, failed, releases, tuple(dict.fromkeys(hints)))
@@ -165,22 +163,22 @@ class Solver(Part):
         if self.search.is_pending:
             return None
         self.requirements.read_ahead(choices, mask, domain)
-        if self._loses(number, mask):
+        if self._loses(choices, mask):
             self.search.restart()
             return self._choose()
         return number, mask
 
-    def _loses(self, number: int, mask: int) -> bool:
+    def _loses(self, choices: Choices, mask: int) -> bool:
         """Count the choices that a project has lost; return whether it moves forward because of them."""
-        before = self._tried.get(number, mask)
-        self._tried[number] = mask
+        state = choices.project
+        before, state.tried = state.tried or mask, mask
         if before == mask:
             return False
-        self._losses[number] = losses = self._losses.get(number, 0) + 1
-        if losses not in _LOSSES:
+        state.losses += 1
+        if state.losses not in _LOSSES:
             return False
-        group, forward, position, name = self.session.rank[number]
-        self.session.rank[number] = group, forward - 1, position, name
+        group, forward, position, name = self.session.rank[choices.number]
+        self.session.rank[choices.number] = group, forward - 1, position, name
         return True
 
     def _hints(self, links: Sequence[Link]) -> Iterator[Notice]:
@@ -191,5 +189,5 @@ class Solver(Part):
                 yield Notice("needs-cuda", project, override_hint(project, required))
         names = dict.fromkeys(link.object.partition("[")[0] for link in links)
         for name in names:
-            if name in self.projects.open and (text := self.projects.index.ignored(name)):
+            if name in self.projects.states and (text := self.projects.index.ignored(name)):
                 yield Notice(HIDDEN, name, text)

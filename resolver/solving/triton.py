@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Requires, Torch
     from resolver.indexes import PackageIndexes
     from resolver.model import Request, Requirement
+    from resolver.solving.states import Terms
     from resolver.solving.targets import Targets
-
-Terms = dict[int, int]
 
 
 def is_exact(row: Torch) -> bool:

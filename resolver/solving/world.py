@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from resolver.indexes import PackageIndexes
     from resolver.model import Candidate, Request, Requirement
     from resolver.solving.session import Rank, Solution
+    from resolver.solving.states import Terms
 
 STRICT, LENIENT = 0b010, 0b100
 """The values of a selector: an exclusion applies, or not."""
 
-Terms = dict[int, int]
 _PATCH = re.compile(r"\d+\.\d+\.\d+")
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -47,27 +45,6 @@ def test_right_answers_are_returned_and_timed(tmp_path: Path) -> None:
     assert programs.timed(written, tmp_path, contains=["answer"], result=tmp_path / "result").cpu > 0
     with pytest.raises(SystemExit, match="wrong answer"):
         programs.timed(written, tmp_path, contains=["other"], result=tmp_path / "result")
-
-
-def time_server(code: str, folder: Path, *, until_it_ends: bool) -> None:
-    """Time a server that prints its port."""
-    with programs.started(python(code), folder) as line:
-        assert line == "80\n"
-        while until_it_ends and not has_ended_child():
-            time.sleep(0.01)
-
-
-def has_ended_child() -> bool:
-    """Return whether a child of this process has ended, and nobody has waited for it."""
-    return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def test_server_that_ends_ends_the_benchmark(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="ended with exit code 4 before"):
-        time_server("raise SystemExit(4)", tmp_path, until_it_ends=False)
-    with pytest.raises(SystemExit, match="ended with exit code 0 while it was timed"):
-        time_server("print(80)", tmp_path, until_it_ends=True)
-    time_server("import time; print(80, flush=True); time.sleep(60)", tmp_path, until_it_ends=False)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.py")))

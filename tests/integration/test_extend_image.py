@@ -18,12 +18,11 @@ from typing import Any
 
 import pytest
 
-from builders.index import Index
-from builders.index.server import serving
 from resolver.lock import read_lock
 from tests.rig.rig import Rig
 from tests.support.laif import NUMPY, make_laif_image
 from tests.support.tiny import wheel_of
+from tests.support.web_server import web_server
 
 pytestmark = pytest.mark.integration
 TORCH = "2.13.0+rocm7.2"
@@ -208,8 +207,8 @@ def test_definition_extends_image(user: User, source: str) -> None:
     definition, unpacked = f"{source}.def", f"{source}-image"
     with contextlib.ExitStack() as stack:
         if source == "index":
-            url = stack.enter_context(serving(Index(user.work / "index")))
-            good(user.matrix("env", "--for", "apptainer", "--index-url", url, "-o", definition))
+            url = stack.enter_context(web_server(user.work / "index"))
+            good(user.matrix("env", "--for", "apptainer", "--index-url", f"{url}/simple/", "-o", definition))
             bound = [option for path in env.values() if Path(path).is_file() for option in ("--bind", path)]
         else:
             good(user.matrix("fetch", "--wheelhouse", "wheels"))

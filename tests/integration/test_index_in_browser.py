@@ -1,4 +1,4 @@
-"""The index in a real headless browser, over HTTP and as plain files."""
+"""The index in a real headless browser, as `python -m http.server` serves it, and as plain files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from builders.index import Index
 from builders.index.maintenance import yank
-from builders.index.server import serving
 from tests.support.browser import chromium
 from tests.support.tiny import tiny_wheel
+from tests.support.web_server import web_server
 
 pytestmark = pytest.mark.integration
 
@@ -57,7 +57,7 @@ def address(request: pytest.FixtureRequest, index: Index) -> Iterator[str]:
     """Yield the URL of the first page, over HTTP and as a file."""
     with ExitStack() as stack:
         if request.param == "served":
-            yield stack.enter_context(serving(index))
+            yield f"{stack.enter_context(web_server(index.root))}/simple/"
         else:
             yield (index.simple / "index.html").as_uri()
 
@@ -105,19 +105,11 @@ def test_landing_page_has_commands_with_its_address(browser: Chrome, index: Inde
     assert f"matrix index list --index '{index.root}'" in commands
     browser.find_element(By.TAG_NAME, "button").click()
     WebDriverWait(browser, 5).until(lambda _: browser.find_element(By.CSS_SELECTOR, "[role=status]").text)
-    with serving(index) as url:
-        browser.get(url.removesuffix("simple/"))
+    with web_server(index.root) as url:
+        browser.get(f"{url}/")
         assert any(
-            f"--index {url.removesuffix('/')} " in element.text
-            for element in browser.find_elements(By.TAG_NAME, "pre")
+            f"--index {url}/simple " in element.text for element in browser.find_elements(By.TAG_NAME, "pre")
         )
         browser.find_element(By.LINK_TEXT, "apex").click()
-        assert browser.current_url == f"{url}apex/index.html"
+        assert browser.current_url == f"{url}/simple/apex/index.html"
     assert [one["message"] for one in browser.get_log("browser") if "favicon" not in one["message"]] == []
-
-
-def test_other_spellings_of_names_lead_to_the_project(browser: Chrome, index: Index) -> None:
-    with serving(index) as url:
-        browser.get(f"{url}Flash_Attn")
-        assert browser.current_url == f"{url}flash-attn/"
-        assert [name.partition("-")[0] for name in links(browser)] == ["flash_attn"]

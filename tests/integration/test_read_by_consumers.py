@@ -17,12 +17,12 @@ import uv
 from msgspec.structs import replace
 
 from builders.index import Index
-from builders.index.server import serving
 from builders.machine.host import running_python
 from matrix.cli import main
 from resolver.lock import dumps, read_lock
 from tests.support.locks import local_file, locked_pick, with_index
 from tests.support.tiny import tiny_index, tiny_wheel
+from tests.support.web_server import web_server
 
 pytestmark = pytest.mark.integration
 Capture = pytest.CaptureFixture[str]
@@ -121,8 +121,8 @@ def reached(work: Path, how: str) -> Iterator[list[str]]:
     if how == "file":
         yield []
     else:
-        with serving(Index(work / "index")) as url:
-            yield ["--index-url", url]
+        with web_server(work / "index") as url:
+            yield ["--index-url", f"{url}/simple/"]
 
 
 @pytest.mark.parametrize("how", ["file", "http"])

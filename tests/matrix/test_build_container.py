@@ -404,7 +404,7 @@ def to_build(monkeypatch: Patch) -> list[Any]:
         return [task], [wheel]
 
     def build(_: object, wheels: list[TaskState], __: object, executor: Any, context: Any) -> int:
-        builds.append((executor.name if executor else "local", context.settings.account))
+        builds.append(("slurm" if executor else "local", context.settings.account))
         task.wheel, wheels[0].state = Path("apex.whl"), "built"
         return 0
 

@@ -129,12 +129,12 @@ def test_job_for_two_nodes_has_a_rank_on_each(capsys: Capture, tmp_path: Path) -
     resolved(capsys)
     (tmp_path / "c.sif").write_bytes(b"")
     script = tmp_path / "matrix-check.sbatch"
-    command = ["check", "c.sif", "--gpu", "--nodes", "2", "--dry-run"]
+    command = ["check", "c.sif", "--gpu", "--nodes", "2", "--timeout", "100", "--dry-run"]
     assert main(command) == 0
     text = script.read_text()
     for option in ("nodes=2", "ntasks=2", "ntasks-per-node=1", "gpus-per-node=1", "cpus-per-task=7"):
         assert f"#SBATCH --{option}\n" in text
-    assert "--nodes 2 --timeout 300" in text
+    assert "--nodes 2 --timeout 100.0" in text
     assert "matrix-check-$SLURM_JOB_ID" not in text
     assert main([*command, "--wait", "5"]) == 0
     assert "matrix-check-$SLURM_JOB_ID" in script.read_text()

@@ -6,16 +6,13 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
 import pytest
-import requests
 
 from builders.index import Index
 from matrix.cli import main, make_parser
@@ -116,7 +113,6 @@ def test_index_prune_removes_directories_of_unfinished_builds(index: Index, caps
         (["prune", "--builds", "--lock", "none.lock"], "cannot be combined"),
         (["prune", "--older-than", "1", "--larger-than", "1"], "requires --builds"),
         (["prune", "--builds", "--larger-than", "much"], "not a size in GiB"),
-        (["serve", "--port", "70000"], "not a port number"),
         (["status", "tiny", "gone"], "invalid choice"),
         (["list", "--index", "elsewhere"], "is not an index"),
         (["tend"], "nvalid choice"),
@@ -236,19 +232,6 @@ def test_index_commands_survive_broken_link(index: Index, capsys: Capture) -> No
     assert len(answer(capsys, "prune", "--older-than", "0", "--dry-run")["removed"]) == 3  # type: ignore[arg-type]
     assert main(["index", "refresh"]) == 1
     assert "is a symbolic link, which is not followed" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_index_serve_stops_on_signal(index: Index, number: signal.Signals) -> None:
-    program = "import sys; from matrix.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", program, "index", "serve", "--port", "0", "--index", str(index.root)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        address = server.stdout.readline().strip()
-        assert requests.get(f"{address}tiny/", timeout=10).status_code == 200
-        server.send_signal(number)
-        assert server.wait(timeout=20) == 130
 
 
 def test_index_pack_without_mksquashfs_gives_hint(

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from builders.index import Index
-from builders.index.server import serving
 from matrix.cli import main, main_inner
 from matrix.consumers import consumer_names, load_consumer
 from matrix.show.console import Console
@@ -21,6 +20,7 @@ from resolver.lock import encode, read_lock
 from resolver.versions import sort_key
 from tests.support.commands import run_json
 from tests.support.tiny import tiny_wheel
+from tests.support.web_server import web_server
 
 Capture = pytest.CaptureFixture[str]
 FOUR = ["apex", "deepspeed", "flash-attn", "bitsandbytes"]
@@ -364,7 +364,7 @@ def test_offline_warns_that_pages_may_be_old(
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     index = Index(tmp_path / "index")
     index.publish(tiny_wheel(tmp_path / "wheels", "web", "1.0"), {})
-    with serving(index) as url:
+    with web_server(index.simple) as url:
         Path("matrix.toml").write_text(f'backend = "cpu"\npython = "3.12"\nindex-url = "{url}"\n')
         assert main(["resolve", "web"]) == 0
     for page in (tmp_path / "cache").rglob("*.jsonl"):

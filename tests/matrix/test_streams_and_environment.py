@@ -330,8 +330,7 @@ def test_exit_code_with_unusable_streams(
 
 
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit (util-linux) is not installed")
-@pytest.mark.parametrize("name", ["check", "index"])
-def test_process_limit_of_the_kernel_is_exit_3(name: str, filled: Path) -> None:
+def test_process_limit_of_the_kernel_is_exit_3(filled: Path) -> None:
     """Run as an ordinary user, because the limit does not apply to root."""
     ordinary = ["/usr/bin/prlimit", "--nproc=1"]
     if os.geteuid() == 0:
@@ -339,9 +338,8 @@ def test_process_limit_of_the_kernel_is_exit_3(name: str, filled: Path) -> None:
         ordinary = ["/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *sets, *ordinary]
     if subprocess.run([*ordinary, "/bin/true"], check=False, capture_output=True).returncode:
         pytest.skip("this machine does not allow to change the user")
-    line = ["index", "serve", "--port", "0"] if name == "index" else LINES.get(name, [name])
     done = subprocess.run(
-        [*ordinary, *PROGRAM, *line],
+        [*ordinary, *PROGRAM, *LINES["check"]],
         cwd=filled,
         env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,

@@ -212,7 +212,7 @@ torch = { version = ">=2.5.1", index = "https://download.pytorch.org/whl/cpu" }
 gpu = { features = ["gpu"] }
 default = { features = ["cpu"] }
 """,
-        ["conda:python >=3.11,<3.13", "torch >=2.5.1"],
+        ["python >=3.11,<3.13", "torch >=2.5.1"],
         kind="pixi.toml",
     ),
     Stranger(
@@ -228,7 +228,7 @@ python = "*"
 requests = { git = "https://github.com/psf/requests.git", branch = "v2.29.0" }
 click = { url = "https://github.com/pallets/click/releases/download/8.1.7/click-8.1.7-py3-none-any.whl" }
 """,
-        ["conda:python", "requests", "click"],
+        ["python", "requests", "click"],
     ),
     Stranger(
         "pixi.lock",

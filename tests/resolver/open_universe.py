@@ -94,7 +94,7 @@ class OpenUniverse:
         }
         some = {name: versions or [""] for name, versions in usable.items()}
         for combination in product(*some.values()):
-            chosen = self._reached(dict(zip(some, combination, strict=True)), python)
+            chosen = self.reached(dict(zip(some, combination, strict=True)), python)
             if chosen is not None:
                 yield chosen
 
@@ -126,7 +126,7 @@ class OpenUniverse:
         """Return whether pip would install exactly these releases together."""
         if not all(self.may_use(name, version, python) for name, version in chosen.items()):
             return False
-        return self._reached(chosen, python) == chosen
+        return self.reached(chosen, python) == chosen
 
     def preferred(self, name: str) -> list[str]:
         """Return the versions of a project, newest first, without pre-releases unless they are requested."""
@@ -170,7 +170,7 @@ class OpenUniverse:
             else [requirement]
         )
 
-    def _reached(self, versions: Chosen, python: str) -> Chosen | None:
+    def reached(self, versions: Chosen, python: str) -> Chosen | None:
         """Return the releases that the request needs; None if they violate a requirement or are missing."""
         left = [one for text in self.requirements for one in self._replaced(parsed(text), python)]
         limits = [one for text in self.constraints if _applies((one := parsed(text)).marker, python)]

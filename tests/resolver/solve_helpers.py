@@ -1,4 +1,4 @@
-"""Build requests from one line of text, and from the arguments of a suggestion."""
+"""Build requests from one line of text."""
 
 from __future__ import annotations
 
@@ -59,41 +59,3 @@ def without_dates(catalog: Catalog) -> Catalog:
 def requirement(text: str) -> Requirement:
     """Parse one requirement."""
     return parse_requirement(text)
-
-
-def again(catalog: Catalog, request: Request, arguments: Iterable[str]) -> Request:
-    """Parse arguments of ``matrix resolve`` as a request on the same machine."""
-    texts, options = [], {}
-    words = iter(arguments)
-    flags = set()
-    for word in words:
-        if word in {"--no-prebuilt", "--no-network-plugin"}:
-            flags.add(word)
-        elif word.startswith("--"):
-            options[word] = next(words)
-        else:
-            texts.append(word)
-    known = {"--backend", "--prefer", "--driver", "--site", "--date", "--base-image", "--gfx"}
-    assert options.keys() <= known
-    prefer: dict[str, Prefer] = {
-        "advised": "advised",
-        "newest": "newest",
-        "proven": "proven",
-        "oldest": "oldest",
-    }
-    asked = ask(
-        catalog,
-        " ".join(texts),
-        site=options["--site"],
-        day=options["--date"],
-        backend="cpu" if options.get("--backend") == "cpu" else "rocm" if "--gfx" in options else None,
-        gfx=options["--gfx"].split(",") if "--gfx" in options else None,
-        driver=options.get("--driver"),
-        base_image=options.get("--base-image"),
-        python=request.target.python,
-        glibc=request.target.glibc,
-        prefer=prefer[options.get("--prefer", "advised")],
-    )
-    return replace(
-        asked, no_prebuilt="--no-prebuilt" in flags, no_network_plugin="--no-network-plugin" in flags
-    )

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from resolver.answers.resolve import resolve
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Requires
-from resolver.model import IMAGE, STATUS_RANK, Conflict, Preinstalled, Resolution
+from resolver.model import IMAGE, STATUS_RANK, Conflict, Preinstalled, Request, Resolution
 from resolver.requirements import is_for_cuda
 from resolver.versions import satisfies
 from tests.resolver.solve_helpers import ask
@@ -309,13 +309,18 @@ def test_gpu_targets_are_those_of_a_second_reader(catalog: Catalog) -> None:
     assert len(compared) == 6
 
 
+def has(request: Request, name: str) -> bool:
+    """Return whether a request has a requirement on a distribution."""
+    return any(requirement.name == name for requirement in request.requirements)
+
+
 def test_a_conflict_of_jax_names_the_driver_and_the_nearest_ways(catalog: Catalog) -> None:
     found = answer(catalog, with_only("jax", "0.10.2"), "jax", LUMI)
     assert isinstance(found, Conflict)
     reasons = "\n".join(item.text for item in found.core)
     assert "jax-rocm7-plugin" in reasons
     ways = [(one.change, one.request) for one in found.suggestions]
-    assert any("--backend" in request and "jax" in request for _, request in ways)
+    assert any(request.target.backend == "cpu" and has(request, "jax") for _, request in ways)
 
 
 def test_suggestions_for_the_cpu_have_the_name_that_was_asked_for(catalog: Catalog) -> None:
@@ -325,9 +330,9 @@ def test_suggestions_for_the_cpu_have_the_name_that_was_asked_for(catalog: Catal
     assert image.change.startswith(
         "with the tensorflow-rocm 2.18.1 in the base image rocm/tensorflow:rocm6.4"
     )
-    assert image.request[-2:] == ("--keep-installed", IMAGE)
+    assert image.request.preinstalled == Preinstalled(IMAGE)
     for one in others:
-        assert ("tensorflow" in one.request) == ("--backend" in one.request)
+        assert has(one.request, "tensorflow") == (one.request.target.backend == "cpu")
 
 
 @pytest.mark.parametrize(
@@ -393,7 +398,7 @@ def test_no_suggestion_of_the_cpu_for_what_uses_rocm(catalog: Catalog, indexes: 
     found = resolve(catalog, ask(catalog, "tensorflow-rocm", site=LUMI, day=DAY), indexes)
     assert isinstance(found, Conflict)
     assert found.suggestions
-    assert not any("--backend cpu" in one.request for one in found.suggestions)
+    assert not any(one.request.target.backend == "cpu" for one in found.suggestions)
 
 
 @pytest.mark.parametrize(

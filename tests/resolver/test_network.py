@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
-from resolver.answers.suggest import request_arguments
 from resolver.facts.catalog import Catalog, load
 from resolver.lock import dumps, read_lock
 from resolver.model import Conflict, Distribution, Request, Resolution
-from tests.resolver.solve_helpers import again, ask
+from tests.resolver.solve_helpers import ask
 
 Overlay = Callable[[str], Path]
 
@@ -179,7 +178,6 @@ def test_request_may_leave_the_plugin_out(overlay: Overlay) -> None:
         "RCCL's network plugin is left out (--no-network-plugin, or --for a tool that uses"
     )
     assert "no_network_plugin = true" in dumps(found)
-    assert again(catalog, request, request_arguments(request)) == request
 
 
 def test_lock_is_repeated_with_the_same_plugin(overlay: Overlay) -> None:

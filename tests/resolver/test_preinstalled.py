@@ -11,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
-from resolver.answers.suggest import request_arguments
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog, load
 from resolver.facts.schema import Backend
@@ -90,7 +89,7 @@ def test_matched_version_gives_requirements(catalog: Catalog) -> None:
     assert "torch 2.9.1+rocm6.4 is built for ROCm 6.4" in texts
     changes = [suggestion for suggestion in answer.suggestions if "without keeping" in suggestion.change]
     assert changes
-    assert "--keep-installed" not in changes[0].request
+    assert changes[0].request.preinstalled is None
 
 
 def test_unmatched_version_causes_warning(catalog: Catalog) -> None:
@@ -124,7 +123,6 @@ def test_conflict_names_preinstalled_version(catalog: Catalog) -> None:
         ("you asked for torch>=2.10", "request", "the request"),
         ("the base image contains torch 2.9.1+rocm6.4", "fact", "installed: list.txt"),
     ]
-    assert request_arguments(request)[-2:] == ("--keep-installed", "list.txt")
 
 
 def test_preinstalled_torch_of_other_backend_conflicts(catalog: Catalog) -> None:

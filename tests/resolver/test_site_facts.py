@@ -265,8 +265,9 @@ def test_conflict_at_site_without_base_images_names_a_public_one(catalog: Catalo
     for site in sites:
         answer = resolve(catalog, ask(catalog, "torch apex", site=site.name, day=TODAY))
         assert isinstance(answer, Conflict), site.name
-        (image,) = [one.request[one.request.index("--base-image") + 1] for one in answer.suggestions]
+        (image,) = [one.request.target.base_image for one in answer.suggestions]
         followed = resolve(catalog, ask(catalog, "torch apex", site=site.name, day=TODAY, base_image=image))
+        assert image
         assert isinstance(followed, Resolution)
         recorded = [row for row in catalog.site_advice.values() if row.site == site.name and row.on == "rocm"]
         assert not recorded or is_advised(recorded[0], catalog.image[image].rocm)
