@@ -37,20 +37,21 @@ def arguments_of(parser: argparse.ArgumentParser, values: Mapping[str, object]) 
     words: list[str] = []
     for name, value in values.items():
         action = actions[name]
-        option = action.option_strings[:1]
+        option = next(iter(action.option_strings), "")
         if not value or value == action.default:
             continue
         if value is True:
-            words += option
-        elif isinstance(action, argparse._ExtendAction):  # noqa: SLF001  it takes several at once
-            words += [*option, ",".join(map(str, _each(value)))]
-        else:
-            words += [word for one in _each(value) for word in (*option, str(one))]
+            words.append(option)
+            continue
+        texts = [str(one) for one in value] if isinstance(value, (list, tuple)) else [str(value)]
+        if isinstance(action, argparse._ExtendAction):  # noqa: SLF001  it takes several at once
+            texts = [",".join(texts)]
+        for text in texts:
+            if option and text.startswith("-"):  # it would be read as another option
+                words.append(f"{option}={text}" if option.startswith("--") else f"{option}{text}")
+            else:
+                words += [option, text] if option else [text]
     return words
-
-
-def _each(value: object) -> list[object]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def command_arguments(command: str, values: Mapping[str, object]) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ TEXTS = st.text("abc7.-+ /=~'\"é", min_size=1, max_size=8).filter(
 OF_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     None: TEXTS,
     options.nonempty: TEXTS,
-    Path: TEXTS.map(Path),
+    Path: TEXTS.map(Path).filter(lambda path: str(path) != "--"),  # argparse drops it
     options.output_path: st.sampled_from(["train.sif", "-a b.lock"]).map(Path),
     int: st.integers(1, 99),
     options.positive: st.integers(1, 99),
