@@ -225,12 +225,8 @@ def _judge_reading(
     judged_.findings += check(reading.document or document_of(reading), expected)
     if reading.job is not None:
         judged_.findings += check_job(reading, expected)
-<<<<<<< HEAD
-    if all(item.installer == "image" for item in reading.items) and not context.args.repair:
-=======
     installs = [item for item in reading.items if item.installer != "image"]
     if not context.args.repair and (not reading.items or (reading.job is not None and not installs)):
->>>>>>> h/final
         return None  # it installs nothing
     if lock is not None and not context.args.repair and _is_of_lock(reading, lock):
         judged_.distributions = [
