@@ -201,3 +201,11 @@ def local_path(url: str) -> Path | None:
         return Path(unquote(urlsplit(url).path))
     except ValueError:  # a malformed host
         return None
+
+
+def is_flat_listing(url: str) -> bool:
+    """Return whether a page of AMD only lists links to wheels, so that pip needs ``--find-links`` for it.
+
+    Source: rocm.docs.amd.com, install-pytorch of the Radeon documentation, which names the files one by one.
+    """
+    return "repo.radeon.com/rocm/manylinux" in url

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
-from builders.network.urls import git_commit, local_path
+from builders.network.urls import git_commit, is_flat_listing, local_path
 from matrix.consumers import Consumer
 from matrix.consumers.shared.installation import MARK, WrittenFile, comments, index_of, pin, wheel_only
 from matrix.consumers.shared.requirements import newer_glibc, reject_preinstalled
@@ -83,6 +83,7 @@ def _sources(installation: Installation, layout: Layout) -> list[str]:
     indexes = [(OURS, layout.local)] if installation.built else []
     for name, address in [*indexes, *((name, address) for address, name in names.items())]:
         lines += ["", "[[tool.uv.index]]", f"name = {_text(name)}", f"url = {_text(address)}"]
+        lines += ['format = "flat"'] if is_flat_listing(address) else []
         lines += [] if address in installation.searched else ["explicit = true"]
     return lines
 

@@ -67,7 +67,9 @@ def proven_set(items: list[Item], side: Side) -> ProvenSet | None:
             continue
         shared = versions.keys() & row.picks.keys() - {"python", "rocm"}
         same = {name for name in shared if _is_same(versions[name], row.picks[name])}
-        if "torch" in same:
+        # PyPI's torch has no label either, so its version alone proves nothing.
+        is_certain = "+" in versions.get("torch", "") or len(same) > 1
+        if ("torch" in same and is_certain) or (same and "torch" not in row.picks):
             found.append((len(same), row))
     return max(found, key=lambda pair: pair[0])[1] if found else None
 
@@ -119,11 +121,11 @@ def _verdict(
     if rocm and item.installer == "conda":
         return "not-judged", "conda installed it"
     if label:
-        return _of_label(label, item, versions, expected)
+        return of_label(label, item, versions, expected)
     return _unlabelled(item, versions, side, expected)
 
 
-def _of_label(
+def of_label(
     label: str, item: Item, versions: Mapping[str, str], expected: ExpectedTarget
 ) -> tuple[Verdict, str]:
     """Judge a build by what its label means; a label that says nothing about the platform is not judged."""

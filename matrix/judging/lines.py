@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from packaging.requirements import Requirement
 
 from builders.constants import MOUNT_POINT, MOUNTED_INDEX
+from builders.network.urls import is_flat_listing
 from matrix.reading.conda_file import conda_name, is_pip_line
 from matrix.reading.pip_line import (
     INDEX_OPTIONS,
@@ -93,7 +94,7 @@ def _check_options(entry: Entry) -> Iterator[Finding]:
     elif line.ignored_words:
         yield _ignored_words(entry)
     for flag, value in line.options:
-        if flag in INDEX_OPTIONS and "repo.radeon.com/rocm/manylinux" in value:
+        if flag in INDEX_OPTIONS and is_flat_listing(value):
             message = "This page only lists links to wheels. It is not an index, so pip finds nothing there."
             if len(line.options) == 1 and not line.ignored_words and flag == "--extra-index-url":
                 yield _rewritten("flat-listing", entry, message, [f"--find-links {value}"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from builders.findings import Finding
 from matrix.api import package_indexes, resolve_settings
 from matrix.input.request import make_request
-from matrix.judging.installed import NOT_READ
+from matrix.judging.installed import NOT_READ, of_label
 from matrix.judging.packages import TORCH_FAMILY, torch_index
 from matrix.judging.repair import Change, changed_versions, nearest, replaced
 from matrix.judging.target import expect_request
@@ -27,6 +27,7 @@ from resolver.versions import is_version, join_words
 if TYPE_CHECKING:
     from matrix.command_line.context import Context
     from matrix.consumers.shared.installation import WrittenFile
+    from matrix.judging.target import ExpectedTarget
     from matrix.reading.items import Reading
     from resolver.facts.catalog import Catalog
     from resolver.model import Request, Requirement
@@ -58,6 +59,7 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     changes += [Change(str(item), "", "you left it out") for item in reading.items if item.name in drop]
     pins = [item for item in items if item.installer == "conda" and item.version and item.name != "python"]
     found = _Nearest(context, pins)
+    expected = expect_request(context.request(), catalog, "pip")
     try:
         answer, versions, unknown = found.of(kept)
     except MatrixError as error:
@@ -71,7 +73,7 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         [*changes, *versions, *unlabelled],
         key=lambda change: (change.before.split()[0] != "torch", not change.for_cuda),
     )
-    judged.distributions = list(_verdicts(answer, reading, judged.changes, unknown, catalog.image))
+    judged.distributions = list(_verdicts(answer, reading, judged.changes, unknown, expected))
     if isinstance(answer, Conflict):
         judged.core = answer.core
         facts = "; ".join(item.text for item in answer.core)
@@ -93,6 +95,7 @@ class _Nearest:
 
     def __init__(self, context: Context, pins: Sequence[Item]) -> None:
         self.context, self.catalog = context, context.catalog_with_image
+        self.as_is = not context.args.repair
         texts = [f"{item.name}=={item.version}" for item in pins if is_version(item.version)]
         self.inputs = replace(context.inputs, requirements=(), constraints=[*map(parse_requirement, texts)])
         self.indexes = package_indexes(context.settings, self.inputs, context.console)
@@ -109,11 +112,11 @@ class _Nearest:
         within = supported_rocm(target, self.catalog)
         extra: tuple[Requirement, ...] = ()
         with self.context.console.task("find the nearest versions"):
-            found = nearest(self.catalog, target, kept, self.indexes)
+            found = nearest(self.catalog, target, kept, self.indexes, as_is=self.as_is)
             is_changed = not isinstance(found, Conflict) and (found.reasons or _has_bare_torch(kept))
             if within is not None and is_changed:
                 safe = replace(target, requirements=(*target.requirements, within))
-                other = nearest(self.catalog, safe, kept, self.indexes)
+                other = nearest(self.catalog, safe, kept, self.indexes, as_is=self.as_is)
                 if not isinstance(other, Conflict):
                     found, extra = other, (within,)
         if isinstance(found, Conflict):
@@ -225,17 +228,22 @@ def _verdicts(
     reading: Reading,
     changes: Sequence[Change],
     unknown: Mapping[str, NoVersionError],
-    images: Collection[str],
+    expected: ExpectedTarget,
 ) -> Iterator[JudgedItem]:
     changed = {change.before: change for change in changes}
+    versions = {item.name: item.version for item in reading.items if item.version}
     picks = {pick.name: pick for pick in answer.picks} if isinstance(answer, Resolution) else {}
     for item in reading.items:
         change, pick = changed.get(str(item)), picks.get(item.name)
         judged = _open(item, "")
         if item.installer == "image":
-            known = PurePosixPath(item.url).name in images
+            known = PurePosixPath(item.url).name in expected.catalog.image
             evidence = "the catalog knows this image" if known else "the content of the image was not read"
             yield replace(judged, verdict="fits" if known else "not-judged", evidence=evidence)
+        elif item.url and "+" in item.version:
+            verdict, evidence = of_label(item.version.partition("+")[2], item, versions, expected)
+            evidence = f"{evidence}; the wheel itself was not read"
+            yield replace(judged, verdict="not-judged" if verdict == "fits" else verdict, evidence=evidence)
         elif item.url:
             evidence = f"it comes from {item.url}, and is not looked up by name"
             yield replace(judged, evidence=evidence)

@@ -20,7 +20,7 @@ from resolver.compiling.names import replacement
 from resolver.errors import NoVersionError
 from resolver.model import CoreItem, Requirement, Resolution
 from resolver.requirements import is_for_cuda, parse_requirement
-from resolver.versions import minor
+from resolver.versions import minor, version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -124,21 +124,34 @@ def _reason(row: Replaces) -> str:
 
 
 def nearest(
-    catalog: Catalog, request: Request, wanted: Iterable[Item], indexes: PackageIndexes | None
+    catalog: Catalog,
+    request: Request,
+    wanted: Iterable[Item],
+    indexes: PackageIndexes | None,
+    *,
+    as_is: bool = False,
 ) -> Nearest | Conflict:
     """Relax the pins that conflict, and return requirements that resolve, or the conflict that remains.
 
-    The requirements of `request` are not relaxed, and `wanted` has none for CUDA (`replaced`).
+    The requirements of `request` are not relaxed, and `wanted` has none for CUDA (`replaced`). With `as_is`,
+    somebody's build that no index has is unknown, and nothing is built in its place.
     """
-    return _Relaxation(catalog, request, wanted, indexes).run()
+    return _Relaxation(catalog, request, wanted, indexes, as_is=as_is).run()
 
 
 class _Relaxation:
     """The relaxation of the pins of an environment, one after another and one step at a time."""
 
     def __init__(
-        self, catalog: Catalog, request: Request, wanted: Iterable[Item], indexes: PackageIndexes | None
+        self,
+        catalog: Catalog,
+        request: Request,
+        wanted: Iterable[Item],
+        indexes: PackageIndexes | None,
+        *,
+        as_is: bool,
     ) -> None:
+        self.as_is = as_is
         self.catalog, self.request, self.indexes = catalog, request, indexes
         self.items = {item.name: item for item in wanted}
         # Of the catalog, the search prefers published wheels to builds; an exact version could mean a build.
@@ -148,9 +161,11 @@ class _Relaxation:
         self.reasons: dict[str, CoreItem] = {}
         self.unknown: dict[str, NoVersionError] = {}
         self.refused: list[str] = []
+        self.closer = ""
 
     def pins(self) -> dict[str, Requirement]:
-        return {name: requirement_of(item, self.levels[name]) for name, item in self.items.items()}
+        pins = {name: requirement_of(item, self.levels[name]) for name, item in self.items.items()}
+        return pins | ({"torch": parse_requirement(f"torch=={self.closer}.*")} if self.closer else {})
 
     def solved(self) -> tuple[Request, Resolution | Refuted]:
         refused = [parse_requirement(f"torch!={version}") for version in self.refused]
@@ -181,8 +196,25 @@ class _Relaxation:
         # A pin may have been relaxed only for the sake of another one that was relaxed later.
         for name in dict.fromkeys(conflicting):
             self._tighten(name)
+        self._bring_torch_closer(found)
         refused = tuple(parse_requirement(f"torch!={version}") for version in self.refused)
         return Nearest((*self.pins().values(), *refused), self.reasons, self.unknown)
+
+    def _bring_torch_closer(self, found: Resolution) -> None:
+        """Take the first newer minor release of torch that resolves, if no patch release of its own does."""
+        wanted = self.items.get("torch")
+        if wanted is None or self.levels["torch"] < _ANY - 1 or not wanted.version:
+            return
+        have, want = (version_or_none(text) for text in (found.version_of("torch"), wanted.version))
+        if have is None or want is None or have.major != want.major:
+            return
+        for number in range(want.minor + 1, have.minor):
+            self.closer = f"{have.major}.{number}"
+            with suppress(NoVersionError):
+                answer = self.solved()[1]
+                if isinstance(answer, Resolution) and not self._is_warned_of(answer):
+                    return
+        self.closer = ""
 
     def _refuses(self, found: Resolution) -> bool:
         """Pass over another torch than the wanted one if the catalog warns of it; return whether it did."""
@@ -191,23 +223,29 @@ class _Relaxation:
             return False
         if not wanted.version or pick.version.partition("+")[0] == wanted.version.partition("+")[0]:
             return False
-        versions = {one.name: one.version for one in found.picks}
-        bad = [
-            row
-            for row, _ in broken_combinations(self.catalog, self.request.target, versions)
-            if row.effect == "warn" and set(row.combination) == {"torch"}
-        ]
-        if not bad:
+        if not self._is_warned_of(found):
             return False
         self.refused.append(pick.version)
         return True
+
+    def _is_warned_of(self, found: Resolution) -> bool:
+        versions = {one.name: one.version for one in found.picks}
+        return any(
+            row.effect == "warn" and set(row.combination) == {"torch"}
+            for row, _ in broken_combinations(self.catalog, self.request.target, versions)
+        )
 
     def _pinned(self) -> set[str]:
         return {name for name, pin in self.pins().items() if pin.specifier is not None}
 
     def _without(self, error: NoVersionError) -> None:
         """Relax the version that does not exist, or leave out the distribution that no index has."""
-        if error.name in self._pinned():
+        item = self.items.get(error.name)
+        is_build = item is not None and self.levels[error.name] == _LABEL and item.name not in _LAST
+        if self.as_is and is_build:
+            self.unknown[error.name] = error
+            del self.items[error.name]
+        elif error.name in self._pinned():
             self.unknown.setdefault(error.name, error)
             self._relax(error.name, CoreItem(error.message.rstrip("."), "fact", ""))
         elif self.items.pop(error.name, None) is None:

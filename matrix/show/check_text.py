@@ -96,8 +96,9 @@ def _rest(judged: Judgement, console: Console) -> None:
         console.info("\nIt has " + ", ".join(" ".join(item) for item in judged.platform.items()) + ".")
     if judged.how:
         console.info(f"\n{judged.how}.")
-    if judged.unread:
-        console.info("\nNot read:\n" + "\n".join(f"  {line}" for line in judged.unread))
+    unread = [line for line in judged.unread if line.matters or console.verbosity > 0]
+    if unread:
+        console.info("\nNot read:\n" + "\n".join(f"  {line}" for line in unread))
     _next(judged, console)
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from builders.audit.platform_tags import too_new_glibc
 from builders.findings import Finding
+from builders.network.urls import is_flat_listing
 from matrix.consumers.shared.installation import MARK, WrittenFile, comments, index_of, pin, wheel_only
 from matrix.show.render import shortened
 from resolver.errors import UsageError
@@ -63,7 +64,10 @@ def requirement_lines(
     else:
         urls = [wheels] if any(pick.origin == "build" for pick in chosen) else []
         urls += [*filter(None, map(index_of, chosen)), *installation.searched]
-        options = [f"--extra-index-url {url}" for url in dict.fromkeys(urls)]
+        options = [
+            f"--{'find-links' if is_flat_listing(url) else 'extra-index-url'} {url}"
+            for url in dict.fromkeys(urls)
+        ]
     return [
         *options,
         *(f"--only-binary {name}" for name in binary),
