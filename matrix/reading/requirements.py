@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.findings import SEVERITIES, Finding, Severity
-from matrix.reading.items import Reading
+from matrix.reading.items import Reading, Unread
 from resolver.errors import UsageError
 from resolver.texts import printable, read_text
 from resolver.versions import shorten
@@ -293,7 +293,6 @@ def read(text: str, name: str) -> Reading:
 
 def add_entries(reading: Reading, entries: Iterable[Entry]) -> None:
     """Add what the lines for pip install, and the indexes that they name."""
-    from matrix.reading.items import Unread
     from matrix.reading.pip_line import INDEX_OPTIONS, LONGEST_LINE, pip_item
 
     main, extra = "", []
