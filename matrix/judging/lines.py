@@ -363,8 +363,6 @@ def _check_path(entry: Entry, text: str, expected: ExpectedTarget) -> Iterator[F
 
 def check_conda(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check conda's own dependencies."""
-    if document.kind != "conda":
-        return
     entries: dict[str, Entry] = {}
     with_rocm = any(_ROCM_CHANNEL in line.partition("#")[0] for line in document.lines)
     for entry in document.conda:
@@ -384,8 +382,9 @@ def check_conda(document: Document, expected: ExpectedTarget) -> Iterator[Findin
             message = f"AMD GPUs cannot use conda's {key}. {row.note}".rstrip()
             fix = f"Put {', '.join(row.by)} into the pip section." if row.by else ""
             yield finding("conda-torch", entry, message, fix=fix)
-    yield from _check_python(document, entries.get("python"), expected)
-    yield from _check_pip(document, entries.get("pip"))
+    if document.kind == "conda":
+        yield from _check_python(document, entries.get("python"), expected)
+        yield from _check_pip(document, entries.get("pip"))
 
 
 def _has_no_version(entry: Entry) -> bool:

@@ -88,6 +88,14 @@ RULES: dict[str, Severity] = {
     "hidden-path": "error",
     "relative-path": "error",
     "editable": "error",
+    # Job scripts
+    "job-image": "warning",
+    "job-variable": "warning",
+    "job-name": "warning",
+    "job-override": "warning",
+    "job-devices": "warning",
+    "job-layout": "warning",
+    "job-user-site": "warning",
     # Conda environment files
     "yaml-map": "error",
     "not-text": "error",

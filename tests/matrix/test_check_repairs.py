@@ -82,10 +82,10 @@ def test_ranges_extras_markers_and_indexes_are_kept() -> None:
     )
     found = read(Path("list.txt"))
     (item,) = found.items
-    assert requirement_of(item, 0).text == requirement_of(item, 2).text
+    assert requirement_of(item, 0).text == requirement_of(item, 3).text
     assert requirement_of(item, 0).extras == ("x",)
     assert requirement_of(item, 0).marker
-    assert requirement_of(item, 3).specifier is None
+    assert requirement_of(item, 4).specifier is None
     assert found.index_urls == [
         "https://download.pytorch.org/whl/cu124",
         "https://mine.example/simple",
@@ -173,7 +173,7 @@ def test_environment_that_fits(index: str, capsys: Capture) -> None:
     Path("freeze.txt").write_text("torch==2.5.1+rocm6.2\nnumpy==1.26.4\n")
     document = inspected("freeze.txt", "--index-url", index, code=0, capsys=capsys)
     assert (document["verdict"], document["changes"]) == ("fits", [])
-    assert document["text"] == "freeze.txt fits lumi-g on 2026-11-20."
+    assert str(document["text"]).startswith("freeze.txt fits lumi-g on 2026-11-20")
 
 
 def test_what_nothing_replaces_must_be_dropped(index: str, capsys: Capture) -> None:
