@@ -1,4 +1,4 @@
-"""Shell commands of recipes and job scripts: what pip, conda and setup.py would install.
+"""Shell commands of recipes and job scripts: what pip, conda and builds from source would install.
 
 Nothing is executed. Variables are expanded if the script itself sets them to a text. Each command becomes
 items, variables, or an unread line that says whether it may install something.

@@ -1,0 +1,83 @@
+"""Things that people showed in public, retyped short: `matrix check` gives the right answer about each.
+
+``expected.toml`` of a case names its files with the options, and what the answer must and must not have: the
+exit code, the kind, ids of findings, distributions that fit or are open, words, and versions after a repair.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matrix.cli import main
+from tests.support.tiny import tiny_index
+
+CASES = sorted(path.parent for path in Path(__file__).parent.glob("cases/*/expected.toml"))
+CASES = [case for case in CASES if not (case / "log.txt").exists()]
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Work in an empty directory with an index of a few projects; the index of torch does not answer."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    Path("matrix.toml").write_text('[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n')
+    projects: dict[str, list[tuple[str, list[str]]]] = {
+        "numpy": [("1.23.2", []), ("1.26.3", []), ("1.26.4", []), ("2.2.6", [])],
+        "scipy": [("1.12.0", [])],
+        "accelerate": [("0.34.2", [])],
+        "onnxruntime-migraphx": [("1.23.0", [])],
+        "pyg-lib-rocm": [("0.4.0", [])],
+    }
+    return (tiny_index(tmp_path / "own", projects) / "simple").as_uri()
+
+
+def checked(file: str, options: list[str], index: str, capsys: Capture) -> tuple[int, dict[str, Any], str]:
+    code = main(["check", file, *options, "--index-url", index, "--format", "json"])
+    output = capsys.readouterr().out
+    assert "things" in json.loads(output), output
+    return code, json.loads(output)["things"][0], output
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.name)
+def test_thing_gets_the_right_answer(case: Path, index: str, capsys: Capture) -> None:
+    expected = tomllib.loads((case / "expected.toml").read_text(encoding="utf-8"))
+    for file in expected["files"]:
+        shutil.copy(case / file, file)
+        code, thing, output = checked(file, expected["options"], index, capsys)
+        assert code == expected.get("exit", code), thing["text"]
+        assert code != expected.get("not-exit", -1), thing["text"]
+        assert expected.get("kind", thing["kind"]) == thing["kind"]
+        assert {*expected.get("ids", ())} <= {finding["id"] for finding in thing["findings"]}
+        verdicts = {item["name"]: item["verdict"] for item in thing["distributions"]}
+        assert {verdicts[name] for name in expected.get("fits", ())} <= {"fits"}
+        assert {verdicts[name] for name in expected.get("open", ())} <= {"not-judged"}
+        assert [words for words in expected.get("says", ()) if words not in output] == []
+        assert [words for words in expected.get("never", ()) if words in output] == []
+        after = {change["before"]: change["after"] for change in thing["changes"]}
+        assert expected.get("after", {}).items() <= after.items()
+        if "repair-exit" in expected:
+            code = main(["check", file, *expected["options"], "--index-url", index, "--repair", "-o", "out"])
+            assert code == expected["repair-exit"], capsys.readouterr()
+            capsys.readouterr()
+            text = "".join(path.read_text() for path in Path("out").glob("*.yml"))
+            assert [line for line in expected.get("keeps", ()) if line not in text] == []
+
+
+def test_pair_of_builds_does_not_contradict_itself(index: str, capsys: Capture) -> None:
+    """The same build is not right in one file and for another target in the other."""
+    case = next(case for case in CASES if case.name.startswith("003-"))
+    for name in ("a.txt", "b.txt"):
+        _, thing, output = checked(str(case / name), ["--site", "lumi-g"], index, capsys)
+        assert next(item["verdict"] for item in thing["distributions"] if item["name"] == "torch") == "fits"
+        assert "another target" not in output
+
+
+def test_cases_are_there() -> None:
+    assert len(CASES) >= 27

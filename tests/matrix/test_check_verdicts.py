@@ -1,0 +1,146 @@
+"""Proven sets fit on their day in every format, a verdict never claims too much, and repairs are accepted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.findings import Finding
+from matrix.cli import main
+from matrix.judging.installed import installed_findings, judge_items
+from matrix.judging.target import expect_request
+from matrix.judging.verdict import VERDICTS, JudgedItem, Judgement, conclude
+from matrix.reading.items import Unread
+from matrix.reading.recognise import read_described
+from resolver.answers.proven import judge, request_of_set
+from resolver.consequences import Side
+from resolver.facts.catalog import load
+from tests.support.tiny import tiny_index
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from resolver.facts.schema import ProvenSet
+
+CATALOG = load()
+PLATFORM = {"rocm", "base-image", "python", "kernel-driver", "glibc", "libfabric"}
+SETS = [row for row in CATALOG.proven.values() if row.date and row.site]
+Capture = pytest.CaptureFixture[str]
+
+
+def installed(row: ProvenSet) -> dict[str, str]:
+    """Return what the set has installed; a commit is in the label, as people build it."""
+    versions = {}
+    for name, key in row.picks.items():
+        number, _, commit = key.partition(" (")
+        label = f"+git{commit.rstrip(')')}" if commit and "+" not in number else ""
+        if name not in PLATFORM and number[:1].isdigit():
+            versions[name] = f"{number}{label}"
+    return versions
+
+
+FORMATS = {
+    "pip-list.txt": lambda pins: (
+        "Package Version\n------- -------\n"
+        + "".join(f"{name} {version}\n" for name, version in pins.items())
+    ),
+    "freeze.txt": lambda pins: "".join(f"{name}=={version}\n" for name, version in pins.items()),
+    "conda-list.txt": lambda pins: (
+        "# packages in environment at /env:\n#\n# Name Version Build Channel\n"
+        + "".join(f"{name} {version} pypi_0 pypi\n" for name, version in pins.items())
+    ),
+    "list.json": lambda pins: json.dumps([{"name": n, "version": v} for n, v in pins.items()]),
+}
+
+
+def judged(row: ProvenSet, pins: Mapping[str, str], name: str) -> Judgement:
+    reading = read_described(FORMATS[name](pins), name)
+    side = Side(CATALOG, request_of_set(CATALOG, row))
+    expected = expect_request(side.request, CATALOG, "pip")
+    result = Judgement(thing=name, kind=reading.kind, against=row.site, unread=reading.unread)
+    result.findings = list(installed_findings(reading, side))
+    result.distributions = list(judge_items(reading, side, expected))
+    conclude(result, row.site)
+    return result
+
+
+@pytest.mark.parametrize("row", SETS, ids=lambda row: row.id)
+def test_proven_set_fits_on_its_own_day_in_every_format(row: ProvenSet) -> None:
+    """Or the driver of that day, or a known-bad combination, says why not."""
+    pins = installed(row)
+    if pins.keys() == {"torch"} and "+" not in pins["torch"]:
+        pytest.skip("PyPI has a torch of this version, too: the list says too little")
+    verdicts = set()
+    for name in FORMATS:
+        result = judged(row, pins, name)
+        verdicts.add(result.verdict)
+        assert {item.verdict for item in result.distributions} == {"fits"}, result.distributions
+        if result.verdict not in {"fits", "own-risk"}:
+            reasons = {finding.id for finding in result.findings if finding.severity != "info"}
+            assert reasons & {"driver-refuses", "driver-not-judged", "known-bad"}
+    assert len(verdicts) == 1
+    if row.tier == 1 and judge(CATALOG, row).verdict == "resolves":
+        assert verdicts == {"fits"}
+
+
+def test_order_of_the_lines_does_not_matter() -> None:
+    for row in SETS:
+        pins = installed(row)
+        if "torch" in pins:
+            backwards = dict(reversed(pins.items()))
+            first, second = (judged(row, each, "freeze.txt") for each in (pins, backwards))
+            assert (first.verdict, first.text) == (second.verdict, second.text)
+
+
+SEVERITY = st.sampled_from(["error", "warning", "info"])
+IDS = st.sampled_from(["cuda-torch", "verify-contents-not-judged", "driver-risk", "old-rocm", "known-bad"])
+FINDINGS = st.lists(st.builds(Finding, id=IDS, severity=SEVERITY, message=st.just("It is so.")), max_size=4)
+ITEMS = st.lists(
+    st.builds(JudgedItem, name=st.sampled_from("abc"), verdict=st.sampled_from(VERDICTS)), max_size=4
+)
+UNREAD = st.lists(st.builds(Unread, st.just(1), st.just("x"), st.just("y"), st.booleans()), max_size=2)
+
+
+@given(FINDINGS, ITEMS, UNREAD)
+def test_fits_never_stands_beside_what_was_not_judged(
+    findings: list[Finding], items: list[JudgedItem], unread: list[Unread]
+) -> None:
+    result = Judgement(
+        thing="x", kind="k", against="here", findings=findings, distributions=items, unread=unread
+    )
+    conclude(result, "here")
+    everything = all(item.verdict == "fits" for item in items)
+    is_clean = not any(line.matters for line in unread) and everything
+    assert (result.verdict == "fits") <= is_clean
+    assert (result.exit_code == 1) == (
+        any(finding.severity == "error" for finding in findings)
+        or any(item.verdict == "does-not-fit" for item in items)
+    )
+    assert "here" in result.text
+
+
+BROKEN = {
+    "cuda.txt": "torch==2.5.1+cu124\nnumpy==1.26.4\nnvidia-nccl-cu12==2.21.5\n",
+    "bare.txt": "torch==2.3.1\nnumpy==1.26.4\n",
+    "old.txt": "torch==2.1.2\nnumpy==1.26.4\n",
+    "range.in": "torch>=2.4,<2.8\nnumpy\n",
+    "env.yml": "dependencies:\n  - python=3.11\n  - pip\n  - pip:\n    - torch==2.4.0\n    - numpy==1.26.4\n",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_repair_writes_is_accepted(name: str, tmp_path: Path, capsys: Capture) -> None:
+    mirrors = '[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n'
+    Path("matrix.toml").write_text(mirrors)
+    index = (tiny_index(tmp_path / "own", {"numpy": [("1.26.4", []), ("2.2.6", [])]}) / "simple").as_uri()
+    Path(name).write_text(BROKEN[name])
+    options = ["--site", "lumi-g", "--date", "2026-11-20", "--index-url", index]
+    assert main(["check", name, *options]) == 1
+    assert main(["check", name, *options, "--repair", "-o", "fixed", "--for", "pip"]) == 0
+    capsys.readouterr()
+    assert main(["check", "fixed/requirements.txt", *options]) == 0, capsys.readouterr().out
