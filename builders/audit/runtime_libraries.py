@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from builders.audit.elf import SharedObject
 
 _LIBRARY = re.compile(r".+\.so(\.\d+)*")
 LIBRARIES_WITH_SYMBOLS = ("libc10", "libtorch", "libcaffe2", "libshm")
@@ -64,7 +63,8 @@ def read_torch(directory: Path) -> TorchLibraries:
             continue
         libraries.add(path.name)
         try:
-            library = _read_file(path)
+            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                library = read_object(path.name, data)
         except (DamagedError, OSError, ValueError):
             continue
         if library.soname:
@@ -78,11 +78,6 @@ def read_torch(directory: Path) -> TorchLibraries:
             libraries.add(path.name)
     version, rocm = _torch_version(directory.parent / "version.py")
     return TorchLibraries(version, rocm, frozenset(libraries), frozenset(exports))
-
-
-def _read_file(path: Path) -> SharedObject:
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return read_object(path.name, data)
 
 
 def _torch_version(path: Path) -> tuple[str, str]:

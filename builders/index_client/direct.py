@@ -115,7 +115,10 @@ class DirectReader:
                     for chunk in chunks(reply):
                         part.write(chunk)
                 reference = self._of_file(name, url, temporary, options, filename=target.name)
-                _keep(temporary, reference.file)
+                kept = cached_file(reference.file)  # where `matrix fetch` looks for it
+                make_directories(kept.parent)
+                make_read_only(temporary)
+                temporary.replace(kept)
                 validators = reply.headers.get("ETag", ""), reply.headers.get("Last-Modified", "")
         except RequestError as error:
             msg = f"{_shown(url)!r} cannot be downloaded: {error}."
@@ -222,14 +225,6 @@ def _read_record(path: Path, url: str) -> Reference | None:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     return known if known.url == url else None
-
-
-def _keep(temporary: Path, file: File) -> None:
-    """Move a file to the path where ``matrix fetch`` looks for it."""
-    target = cached_file(file)
-    make_directories(target.parent)
-    make_read_only(temporary)
-    temporary.replace(target)
 
 
 def _static(files: Mapping[str, bytes], shown: str) -> Metadata:

@@ -502,6 +502,11 @@ def check_facts(installed: Installed, side: Side) -> Iterator[Finding]:
     if installed.torch and installed.torch.rocm:
         versions["rocm"] = installed.torch.rocm
     versions |= {"python": installed.python} if installed.python else {}
+    yield from known_bad_findings(versions, side)
+
+
+def known_bad_findings(versions: Mapping[str, str], side: Side) -> Iterator[Finding]:
+    """Yield the known-bad combinations of the catalog among installed versions."""
     for row, title in broken_combinations(side.catalog, side.request.target, versions):
         severity = _SEVERITIES[row.effect]
         if _OF_BUILDS.search(row.problem):  # it has been built, whatever the catalog says about that
@@ -512,8 +517,12 @@ def check_facts(installed: Installed, side: Side) -> Iterator[Finding]:
 
 
 def check_driver(installed: Installed, side: Side) -> Iterator[Finding]:
-    """Report whether the kernel driver of the site supports this ROCm, since when, and what comes next."""
-    rocm = _rocm_in_use(installed)
+    """Report whether the kernel driver of the site supports the ROCm that is in use."""
+    yield from driver_findings(_rocm_in_use(installed), side)
+
+
+def driver_findings(rocm: str, side: Side) -> Iterator[Finding]:
+    """Yield whether the kernel driver of the site supports a ROCm, since when, and what comes next."""
     if not rocm or side.request.target.backend != "rocm":
         return
     past, newer = driver_states(side, rocm)

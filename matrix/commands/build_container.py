@@ -521,7 +521,7 @@ class _Work:
     def _check(self, path: Path, space: Sequence[Space]) -> int:
         """Judge a container and start it, and record that it works; return the exit code."""
         thing = self._thing(path)
-        judged, _, _ = judge_thing(thing, self._options_of(check, thing, "--run"), self._built_wheels())
+        judged, *_ = judge_thing(thing, self._options_of(check, thing, "--run"), self._built_wheels())
         self.findings = judged.findings
         does_not_fit = judged.verdict == "does-not-fit"
         if self.context.args.format != "json" and (does_not_fit or self.console.verbosity > 0):

@@ -25,6 +25,8 @@ from matrix.consumers import consumer_names
 from matrix.consumers.shared.installation import write_files
 from matrix.input.settings import REQUEST_FILE
 from matrix.judging.judge import judge_thing, unreadable
+from matrix.judging.nearest import conda_lines, with_conda
+from matrix.judging.repair import Change
 from matrix.judging.running import ALL_REDUCE_SECONDS, SCRIPT, TIME, submit_job
 from matrix.judging.verdict import VERDICTS, Judgement, Verdict, conclude
 from matrix.show.check_text import answers
@@ -171,17 +173,24 @@ def execute(context: Context) -> int:
 
 def _judged(thing: str, context: Context) -> Judgement:
     args = context.args
-    judged, context, answer = judge_thing(thing, context)
+    judged, context, answer, reading = judge_thing(thing, context)
     if not args.repair:
         return judged
     needed = [change for change in judged.changes if change.needed]
+    drop = set(args.drop)
+    needed += [
+        Change(str(item), "", f"it comes from {item.url}", needed=True)
+        for item in (reading.items if reading else ())
+        if item.url and item.name not in drop
+    ]
     if needed:
         names = join_words([change.before for change in needed], joiner="and")
         drops = " ".join(f"--drop {change.before.split()[0]}" for change in needed)
         msg = f"Nothing was written, because nothing takes the place of {names}."
         raise MatrixError(msg, hint=f"To leave them out: {drops}")
     if answer is not None:
-        judged.written = [str(path) for path in _write(context, answer)]
+        stays = conda_lines(reading, judged.changes) if reading else []
+        judged.written = [str(path) for path in _write(context, answer, stays)]
     return judged
 
 
@@ -214,12 +223,18 @@ def _check_options(args: argparse.Namespace) -> None:
             raise UsageError(msg)
 
 
-def _write(context: Context, answer: Resolution) -> list[Path]:
-    """Write the settings, the lock and the files of the consumer into the new directory."""
+def _write(context: Context, answer: Resolution, stays: list[str]) -> list[Path]:
+    """Write the settings, the lock and the files of the consumer into the new directory.
+
+    `stays` are the lines of conda's part that stay as they are.
+    """
     import tomli_w
 
     folder: Path = context.args.output
-    consumer = context.args.consumer or ("cotainr" if answer.image else "pip")
+    consumer = context.args.consumer or ("cotainr" if answer.image or stays else "pip")
+    if stays and consumer not in {"cotainr", "tykky"}:
+        msg = f"Nothing was written: {consumer} does not install what conda has, {join_words(stays, most=5)}."
+        raise UsageError(msg, hint="Use --for cotainr or --for tykky, or leave it out with --drop NAME.")
     make_directories(folder)
     settings = {
         field.encode_name: getattr(context.settings, field.name)
@@ -233,6 +248,7 @@ def _write(context: Context, answer: Resolution) -> list[Path]:
     write_atomic(request, tomli_w.dumps(settings))
     options = defaults_of(env, "--for", consumer, "-o", str(folder))
     files, _, _ = env.emit(context.with_options(**options).with_lock(answer))
+    files = [with_conda(file, stays) for file in files]
     return [request, lock, *write_files(files, folder, named=False)]
 
 

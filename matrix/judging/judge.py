@@ -23,9 +23,11 @@ from builders.gpu.content import read_complete
 from builders.installed.checks import findings_of
 from builders.probe.ask import user_packages
 from builders.storage.files import write_atomic
-from matrix.judging.corrections import check, difference, fixed
+from matrix.judging.corrections import check, difference, document_of, fixed
+from matrix.judging.installed import installed_findings, judge_items
+from matrix.judging.jobs import check_job
 from matrix.judging.machine import judge_base_image, judge_machine
-from matrix.judging.nearest import CONDA_RUNTIME, predict
+from matrix.judging.nearest import CONDA_RUNTIME, again, predict
 from matrix.judging.repair import replaced
 from matrix.judging.running import IMAGES, place_of, start
 from matrix.judging.target import CONSUMERS, expect_lock, expect_request
@@ -66,23 +68,23 @@ _HINT_NAME = "Name an environment, an image, a wheel, a log, or a file that desc
 
 def judge_thing(
     thing: str, context: Context, wheels: Mapping[str, Sequence[Path]] | None = None
-) -> tuple[Judgement, Context, Resolution | None]:
+) -> tuple[Judgement, Context, Resolution | None, Reading | None]:
     """Judge a thing; an empty one is this machine, or with ``--run`` its Python.
 
     `wheels` are those that we built, by name, as for `start`. Return also the context with the target that
-    was judged for, and the nearest environment that works, if it was asked for or needed to judge. Raise
-    `MatrixError` if the thing cannot be read.
+    was judged for, the nearest environment that works, if it was asked for or needed to judge, and what was
+    read. Raise `MatrixError` if the thing cannot be read.
     """
     args = context.args
     if not thing and not args.run:
-        return _machine(context), context, None
+        return _machine(context), context, None, None
     context, lock, notes = with_lock(thing, context)
     # Of a matrix.toml in this directory, only the target counts.
     context = context.with_options(requirements=["torch"])
     target = context.request().target
     check_target(context.catalog_with_image, target)
     judged_ = Judgement(thing=thing, kind="", against=f"{target.site} on {target.date}", findings=notes)
-    path, answer = Path(thing), None
+    path, answer, reading = Path(thing), None, None
     if is_wheel(path):
         judged_.kind = "wheel" if path.is_file() else "directory of wheels"
         _judge_wheels(judged_, path, context)
@@ -107,7 +109,7 @@ def judge_thing(
     if not any("line" in finding.evidence for finding in judged_.findings):
         judged_.findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     conclude(judged_, judged_.against)
-    return judged_, context, answer
+    return judged_, context, answer, reading
 
 
 def _indexes(reading: Reading, ours: Path) -> Iterator[str]:
@@ -203,7 +205,7 @@ def _judge_reading(
     judged_: Judgement, reading: Reading, context: Context, lock: Resolution | None
 ) -> Resolution | None:
     request, catalog = context.request(), context.catalog_with_image
-    judged_.findings += reading.findings
+    judged_.findings += [] if reading.document else reading.findings
     if reading.content is not None:
         own = user_packages(reading.content.python)
         judged_.findings += findings_of(reading.content, Side(catalog, request), lock, own)
@@ -212,11 +214,20 @@ def _judge_reading(
         judged_.changes = replaced(catalog, reading.items, context.args.drop)[1]
         judged_.distributions = list(_installed_verdicts(reading.content, judged_.findings))
         return None
-    if reading.document is not None:
-        expected = expected_of(reading, context, lock)
-        if context.args.fix:
-            _fix(judged_, reading, expected)
-        judged_.findings += check(reading.document, expected)
+    expected = expected_of(reading, context, lock)
+    if reading.installed:
+        side = Side(catalog, request)
+        judged_.findings += installed_findings(reading, side)
+        judged_.distributions = list(judge_items(reading, side, expected))
+        return again(judged_, reading, context)
+    if reading.document is not None and context.args.fix:
+        _fix(judged_, reading, expected)
+    judged_.findings += check(reading.document or document_of(reading), expected)
+    if reading.job is not None:
+        judged_.findings += check_job(reading, expected)
+    installs = [item for item in reading.items if item.installer != "image"]
+    if not context.args.repair and (not reading.items or (reading.job is not None and not installs)):
+        return None  # it installs nothing
     if lock is not None and not context.args.repair and _is_of_lock(reading, lock):
         judged_.distributions = [
             JudgedItem(
@@ -229,7 +240,16 @@ def _judge_reading(
             for item in reading.items
         ]
         return None
-    return predict(judged_, reading, context)
+    answer = predict(judged_, reading, context)
+    if lock is not None:
+        pins = {pick.name: pick.pinned for pick in lock.distributions}
+        judged_.distributions = [
+            replace(item, verdict="fits", evidence=f"as in {context.args.lock}")
+            if item.verdict == "not-judged" and item.version and pins.get(item.name) == item.version
+            else item
+            for item in judged_.distributions
+        ]
+    return answer
 
 
 def _installed_verdicts(content: Installed, findings: Sequence[Finding]) -> Iterator[JudgedItem]:

@@ -15,10 +15,12 @@ from msgspec.structs import replace
 
 from resolver.answers.explain import blamed, explain_conflict
 from resolver.answers.resolve import solve
+from resolver.compiling.known_bad import broken_combinations
 from resolver.compiling.names import replacement
 from resolver.errors import NoVersionError
 from resolver.model import CoreItem, Requirement, Resolution
 from resolver.requirements import is_for_cuda, parse_requirement
+from resolver.versions import minor
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -30,21 +32,27 @@ if TYPE_CHECKING:
     from resolver.model import Conflict, Request
     from resolver.solving.session import Refuted
 
-_LEVELS = 3
-"""A pin may be relaxed three times: to any patch release, any minor release, and any release."""
+_LABEL, _ANY = 0, 4
+"""The levels to which a pin is relaxed: with its label, its release, any patch, any minor, any release."""
 _LAST = ("torch", "python")
 """Of several pins that conflict, these are relaxed last: most other versions depend on them."""
+_MOST_REFUSED = 8
+"""How many versions of torch that the catalog warns of are passed over."""
 
 
 def requirement_of(item: Item, level: int) -> Requirement:
-    """Return the requirement of an item at a level of relaxation, from 0 (as it is) to 3 (any version)."""
+    """Return the requirement of an item at a level of relaxation, from 0 (as it is) to 4 (any version)."""
     name = f"{item.name}[{','.join(item.extras)}]" if item.extras else item.name
     public, _, _ = item.version.partition("+")
-    numbers = public.split(".")[: _LEVELS - level]
+    numbers = public.split(".")[: _ANY - level]
     versions = ""
-    if public and numbers:
-        versions = f"=={'.'.join(numbers)}.*" if level else f"=={public}"
-    elif level < _LEVELS:
+    if item.version and level == _LABEL:
+        versions = f"=={item.version}"
+    elif public and level == 1:
+        versions = f"=={public}"
+    elif public and numbers:
+        versions = f"=={'.'.join(numbers)}.*"
+    elif level < _ANY:
         versions = item.specifier
     return parse_requirement(name + versions + (f" ; {item.marker}" if item.marker else ""))
 
@@ -69,7 +77,10 @@ class Nearest(msgspec.Struct, frozen=True):
     reasons: Mapping[str, CoreItem]
     """Why each relaxed version cannot stay, by name."""
     unknown: Mapping[str, NoVersionError] = {}
-    """The distributions that no index has, by name; they are not in the request."""
+    """What no index has, or not in this version, by name; the former is not in the request.
+
+    An index need not have everything that the user's own has, so neither is a fact against it.
+    """
 
 
 def replaced(
@@ -132,15 +143,19 @@ class _Relaxation:
         self.items = {item.name: item for item in wanted}
         # Of the catalog, the search prefers published wheels to builds; an exact version could mean a build.
         self.keep = {name: item.version for name, item in self.items.items() if name not in catalog.package}
-        self.levels = {name: _least(name) for name in self.items}  # how far the version of each is relaxed
+        # How far the version of each is relaxed.
+        self.levels = {name: _least(item) for name, item in self.items.items()}
         self.reasons: dict[str, CoreItem] = {}
         self.unknown: dict[str, NoVersionError] = {}
+        self.refused: list[str] = []
 
     def pins(self) -> dict[str, Requirement]:
         return {name: requirement_of(item, self.levels[name]) for name, item in self.items.items()}
 
     def solved(self) -> tuple[Request, Resolution | Refuted]:
-        asked = replace(self.request, requirements=(*self.request.requirements, *self.pins().values()))
+        refused = [parse_requirement(f"torch!={version}") for version in self.refused]
+        requirements = (*self.request.requirements, *self.pins().values(), *refused)
+        asked = replace(self.request, requirements=requirements)
         return asked, solve(self.catalog, asked, self.indexes, self.keep)
 
     def run(self) -> Nearest | Conflict:
@@ -152,6 +167,8 @@ class _Relaxation:
                 self._without(error)
                 continue
             if isinstance(found, Resolution):
+                if self._refuses(found):
+                    continue
                 break
             conflict, core = explain_conflict(asked, found)
             pinned = self._pinned()
@@ -164,7 +181,26 @@ class _Relaxation:
         # A pin may have been relaxed only for the sake of another one that was relaxed later.
         for name in dict.fromkeys(conflicting):
             self._tighten(name)
-        return Nearest(tuple(self.pins().values()), self.reasons, self.unknown)
+        refused = tuple(parse_requirement(f"torch!={version}") for version in self.refused)
+        return Nearest((*self.pins().values(), *refused), self.reasons, self.unknown)
+
+    def _refuses(self, found: Resolution) -> bool:
+        """Pass over another torch than the wanted one if the catalog warns of it; return whether it did."""
+        wanted, pick = self.items.get("torch"), found.pick("torch")
+        if wanted is None or pick is None or len(self.refused) >= _MOST_REFUSED:
+            return False
+        if not wanted.version or pick.version.partition("+")[0] == wanted.version.partition("+")[0]:
+            return False
+        versions = {one.name: one.version for one in found.picks}
+        bad = [
+            row
+            for row, _ in broken_combinations(self.catalog, self.request.target, versions)
+            if row.effect == "warn" and set(row.combination) == {"torch"}
+        ]
+        if not bad:
+            return False
+        self.refused.append(pick.version)
+        return True
 
     def _pinned(self) -> set[str]:
         return {name for name, pin in self.pins().items() if pin.specifier is not None}
@@ -172,6 +208,7 @@ class _Relaxation:
     def _without(self, error: NoVersionError) -> None:
         """Relax the version that does not exist, or leave out the distribution that no index has."""
         if error.name in self._pinned():
+            self.unknown.setdefault(error.name, error)
             self._relax(error.name, CoreItem(error.message.rstrip("."), "fact", ""))
         elif self.items.pop(error.name, None) is None:
             raise error
@@ -184,7 +221,7 @@ class _Relaxation:
 
     def _tighten(self, name: str) -> None:
         """Relax a version no further than the relaxation of the others makes necessary."""
-        for level in range(_least(name), relaxed := self.levels[name]):
+        for level in range(_least(self.items[name]), relaxed := self.levels[name]):
             self.levels[name] = level
             with suppress(NoVersionError):
                 if isinstance(self.solved()[1], Resolution):
@@ -192,9 +229,16 @@ class _Relaxation:
         self.levels[name] = relaxed
 
 
-def _least(name: str) -> int:
-    """Return the level to begin with: conda pins a patch release of Python, which wheels do not depend on."""
-    return int(name == "python")
+def _least(item: Item) -> int:
+    """Return the level to begin with.
+
+    conda pins a patch release of Python, which wheels do not depend on. A label for CUDA is never kept, and
+    one that no index can have is no requirement.
+    """
+    if item.name == "python":
+        return 2
+    label = item.version.partition("+")[2]
+    return int(not label or label.startswith(("cu", "pt")))
 
 
 def _fact_about(name: str, core: Sequence[CoreItem]) -> CoreItem:
@@ -210,12 +254,17 @@ def changed_versions(
     for item in wanted:
         pick = chosen.get(item.name)
         public, _, label = item.version.partition("+")
-        if pick is None or not item.version or item.name == "python":
+        if pick is None or not item.version:
             continue
-        if pick.version.partition("+")[0] != public and item.name in reasons:
-            reason = reasons[item.name]
+        reason = reasons.get(item.name)
+        if item.name == "python":
+            if minor(pick.version) != minor(item.version):
+                text = "the wheels of the others need it"
+                yield Change(str(item), pick.version, reason.text if reason else text)
+        elif pick.version.partition("+")[0] != public and reason:
             yield Change(str(item), pick.pinned, reason.text, reason.source, for_cuda=label.startswith("cu"))
         elif label and label != pick.pinned.partition("+")[2]:
             for_cuda = label.startswith("cu")
-            text = f"the label {label} means a build for {'CUDA' if for_cuda else 'another target'}"
+            text = f"the label {label} means a build for CUDA" if for_cuda else ""
+            text = text or (reason.text if reason else f"no index has the build {label}")
             yield Change(str(item), pick.pinned, text, for_cuda=for_cuda)

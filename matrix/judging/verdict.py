@@ -109,7 +109,8 @@ def conclude(judged: Judgement, site: str) -> None:
     if errors or bad:
         judged.verdict = "does-not-fit"
         count = len(errors) + len(bad)
-        cannot = bool(errors) and errors[0].id in CANNOT_USE
+        bad.sort(key=lambda item: item.name != "torch")
+        cannot = errors[0].id in CANNOT_USE if errors else bad[0].name == "torch"
         reason = _about(errors[0]) if errors else f"{bad[0].name} {bad[0].version}: {bad[0].evidence}"
         start = f"{what} cannot use the GPUs of {where}" if cannot else f"{what} does not work at {where}"
         more = f" {count - 1} more below." if count > 1 else ""

@@ -1,41 +1,54 @@
-"""Recognise what a path is, and read it with the reader for it."""
+"""The list of readers, and `read`, which chooses one for a path by its name and first bytes."""
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
-from matrix.input.environment_file import read_environment
-from matrix.reading.items import Reading, Unread
+from matrix.reading import (
+    conda_file,
+    conda_list,
+    easyconfig,
+    installed,
+    job_script,
+    locks,
+    pip_output,
+    project,
+    recipe,
+    requirements,
+)
+from resolver.texts import read_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from matrix.reading.items import Reading
 
-_HARMLESS = re.compile(
-    r"line \d+: --(only-binary|no-binary|pre|prefer-binary|trusted-host|require-hashes|no-index)\b"
-)
+_HEAD = 4096
+"""How much of a text the readers see to recognise it, in characters."""
+
+
+class _Reader(Protocol):
+    def recognises(self, name: str, head: str, /) -> bool: ...
+
+    def read(self, text: str, name: str, /) -> Reading: ...
+
+
+READERS: tuple[_Reader, ...] = (
+    locks, project, easyconfig, conda_file, conda_list, pip_output, job_script, recipe, requirements,
+)  # fmt: skip
+"""In this order; the last one reads what no other recognises."""
 
 
 def read(path: Path) -> Reading:
-    """Read a thing; nothing of it is executed."""
-    found = read_environment(path)
-    python = next((item.version for item in found.wanted if item.name == "python" and item.version), "")
-    return Reading(
-        kind=_kind(path, found.document),
-        name=str(path),
-        items=[item for item in found.wanted if not (item.name == "python" and item.version)],
-        unread=[Unread(0, text, "", not _HARMLESS.search(text)) for text in found.unread],
-        python=python,
-        index_urls=[*found.index_urls, *(["https://download.pytorch.org/whl/rocm6"] * found.has_rocm_index)],
-        installed=found.installed,
-        content=found.content,
-        platform=found.platform,
-        how=found.how,
-        document=found.document,
-    )
+    """Read what a file, tree or image installs; nothing of it is executed.
+
+    Raise `UsageError` if it cannot be read at all.
+    """
+    if installed.recognises(path):
+        return installed.read(path)
+    return read_described(read_text(path, pipes=True), str(path))
 
 
-def _kind(path: Path, document: object) -> str:
-    if document is not None:
-        return "conda environment file" if getattr(document, "kind", "") == "conda" else "requirements file"
-    return "environment" if path.is_dir() else path.suffix.lstrip(".") or path.name
+def read_described(text: str, name: str) -> Reading:
+    """Read a text that describes an environment."""
+    reader = next(each for each in READERS if each.recognises(Path(name).name, text[:_HEAD]))
+    return reader.read(text, name)

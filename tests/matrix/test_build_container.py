@@ -77,7 +77,7 @@ class Verification:
 
     def __call__(
         self, thing: str, context: Any, wheels: Mapping[str, Sequence[Path]]
-    ) -> tuple[Judgement, Any, None]:
+    ) -> tuple[Judgement, Any, None, None]:
         self.wheels = {name: [path.name for path in paths] for name, paths in wheels.items()}
         if self.interrupt:
             raise KeyboardInterrupt
@@ -86,7 +86,7 @@ class Verification:
         bad = any(finding.severity == "error" for finding in self.findings)
         verdict: Verdict = "does-not-fit" if bad else "fits"
         judged = Judgement(thing=thing, kind="image", against="x", verdict=verdict, findings=self.findings)
-        return judged, context, None
+        return judged, context, None, None
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from builders.findings import Finding
 from builders.installed.checks import findings_of
 from builders.installed.reading import read_installed
 from matrix.cli import main
-from matrix.input.environment_file import read_environment
-from matrix.input.environment_formats import read_recipe
 from matrix.judging.verdict import Judgement, conclude
+from matrix.reading import recipe
+from matrix.reading.recognise import read
 from resolver.answers.proven import judge
 from resolver.consequences import Side
 from resolver.consequences.questions import driver_states
@@ -302,37 +302,27 @@ From: rocm/pytorch:latest
 
 def test_dockerfile_is_read() -> None:
     Path("Dockerfile").write_text(DOCKERFILE)
-    found = read_environment(Path("Dockerfile"))
-    assert [str(item) for item in found.wanted if item.installer != "conda"] == [
+    found = read(Path("Dockerfile"))
+    assert [str(item) for item in found.items if item.installer == "pip"] == [
         "torch 2.5.1+cu124",
         "numpy <2",
         "deepspeed 0.15.4",
+        "git+https://github.com/x/y",
     ]
-    assert [str(item) for item in found.wanted if item.installer == "conda"] == [
-        "cuda-nvcc 12.4"
-    ] or not found.wanted
-    assert found.unread == [
-        "line 2: the base image nvidia/cuda:12.4.1-devel-ubuntu22.04",
-        "line 5: apt-get install -y git",
-        "line 5: -r requirements.txt",
-        "line 10: git clone https://github.com/x/y",
-        "line 10: ./y",
-        "line 11: flash-attn==$UNKNOWN",
-        "line 12: COPY . /app",
+    assert [str(item) for item in found.items if item.installer == "conda"] == ["cuda-nvcc =12.4"]
+    assert found.items[0].url == "nvidia/cuda:12.4.1-devel-ubuntu22.04"
+    assert [(each.line, each.text) for each in found.unread if each.matters] == [
+        (7, "-r requirements.txt"),
+        (11, "flash-attn==$UNKNOWN"),
     ]
 
 
 def test_definition_file_is_read() -> None:
     Path("image.def").write_text(DEFINITION)
-    found = read_environment(Path("image.def"))
-    assert sorted(map(str, found.wanted)) == ["numpy", "python 3.11", "torch 2.3.1+rocm6.0"] or [
-        str(item) for item in found.wanted
-    ]
-    assert found.unread == [
-        "line 2: the base image rocm/pytorch:latest",
-        "line 5: COPY mine /opt/mine",
-        "line 9: make -C /opt/mine",
-    ]
+    found = read(Path("image.def"))
+    assert list(map(str, found.items)) == ["rocm/pytorch:latest", "torch 2.3.1+rocm6.0", "numpy =1.26"]
+    assert (found.python, found.variables) == ("3.11", {"VERSION": "2.3.1", "X": "1"})
+    assert [(each.line, each.text) for each in found.unread if each.matters] == [(9, "make -C /opt/mine")]
 
 
 @pytest.mark.parametrize(
@@ -347,7 +337,7 @@ def test_definition_file_is_read() -> None:
     ],
 )
 def test_odd_recipes_do_not_fail(text: str) -> None:
-    read_recipe(text)
+    recipe.read(text, "Dockerfile")
 
 
 def test_what_cannot_be_read_has_exit_code_3(tmp_path: Path, capsys: Capture) -> None:

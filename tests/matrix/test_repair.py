@@ -107,7 +107,7 @@ def test_no_relaxed_pin_of_a_conflict_can_be_restored_alone(seed: int) -> None:
     catalog, indexes = catalog_of_pythons(("3.12",)), FakeIndexes(projects)
     wanted = [Item(name=name, version=version) for name, version in pins.items()]
     found = nearest(catalog, HERE, wanted, indexes)
-    free = replace(HERE, requirements=tuple(requirement_of(item, 3) for item in wanted))
+    free = replace(HERE, requirements=tuple(requirement_of(item, 4) for item in wanted))
     if isinstance(found, Conflict):
         assert not isinstance(solve(catalog, free, indexes), Resolution)
         return

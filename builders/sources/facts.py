@@ -1,6 +1,6 @@
 """Read facts about a build from its source tree, without executing any of its code.
 
-The build scripts are read as syntax trees (`builders.learning.build_script`), CMake files as text.
+The build scripts are read as syntax trees (`builders.sources.build_script`), CMake files as text.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from packaging.metadata import parse_email
 
-from builders.learning.build_script import BuildScript, BuildVariable, Extension, read_script
 from builders.pyproject import FILE, PyProject, read_pyproject
+from builders.sources.build_script import BuildScript, BuildVariable, Extension, read_script
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name, required_name
 from resolver.versions import is_version, specifier_or_none

@@ -24,6 +24,7 @@ _SAME_PATH = {"abspath", "realpath", "resolve", "absolute", "fspath", "str", "Pa
 _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception"}
 _CALLS = {"call", "check_call", "check_output", "Popen", "run", "system", "which"}
 """Functions that start a program, or look for one."""
+_ENVIRONMENT_METHOD = re.compile(r"(os\.)?environ\.(get|pop|setdefault)")
 _SOURCE_FILE = re.compile(r"\.(c|cc|cpp|cxx|cu|hip|pyx)$")
 
 
@@ -181,7 +182,7 @@ class _Reader(ast.NodeVisitor):
             self._add_extension(node, function)
         elif function == "cythonize":
             self._add_cython(node)
-        elif function == "getenv" or _is_environment_method(node.func):
+        elif function == "getenv" or _ENVIRONMENT_METHOD.fullmatch(ast.unparse(node.func)):
             self._add_variable(node.args, node)
         elif function in _CALLS:
             texts = (item.value for item in ast.walk(node) if isinstance(item, ast.Constant))
@@ -464,10 +465,6 @@ def _is_extension(name: str) -> bool:
     """Return whether a class or function of this name defines an extension module."""
     lower = name.replace("_", "").lower()
     return lower.endswith("extension") and "build" not in lower
-
-
-def _is_environment_method(function: ast.expr) -> bool:
-    return re.fullmatch(r"(os\.)?environ\.(get|pop|setdefault)", ast.unparse(function)) is not None
 
 
 def _last_name(node: ast.AST) -> str:
