@@ -161,7 +161,7 @@ def main() -> None:
         wheel = write(Path(directory), bundles, args.megabytes)
         with zipfile.ZipFile(wheel) as archive:
             unpacked = sum(info.file_size for info in archive.infolist())
-        audit = [sys.executable, "-m", "matrix", "audit", str(wheel), "--format", "json"]
+        audit = [sys.executable, "-m", "matrix", "check", str(wheel), "--format", "json"]
         runs: dict[str, list[tuple[float, float, float]]] = {"audit": [], "bare": []}
         output = ""
         for _ in range(RUNS):
@@ -172,7 +172,7 @@ def main() -> None:
         report: dict[str, object] = {
             "megabytes": round(wheel.stat().st_size / 1e6),
             "unpacked megabytes": round(unpacked / 1e6),
-            "code objects": json.loads(output)["wheels"][0]["code_objects"],
+            "code objects": json.loads(output)["things"][0]["wheels"][0]["code_objects"],
         }
     for name, all_runs in runs.items():
         walls, cpus, memories = zip(*all_runs, strict=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 import requests
 
 from builders.index_client import IndexClient
-from builders.index_client.pages import ACCEPT, cut, files
+from builders.index_client.pages import ACCEPT, files, releases
 from builders.network.urls import package_sources
 
 _PROJECTS = ("numpy", "boto3", "torch", "transformers", "pandas", "grpcio", "aiohttp", "pydantic-core")
@@ -70,9 +70,8 @@ def main() -> None:
     for _ in range(_RUNS):
         start = time.process_time()
         for name, reply in zip(names, replies, strict=True):
-            form, _, releases = cut(reply.content, reply.headers["Content-Type"], reply.url, name)
-            for _, part in releases:
-                files(part, form, reply.url, index)
+            for _, rows in releases(reply.content, reply.headers["Content-Type"], reply.url, name):
+                files(rows, reply.url, index)
         parsing.append(time.process_time() - start)
     figures = {"projects": len(names), "cold wall": cold, "warm cpu": warm, "parse cpu": min(parsing)}
     print(json.dumps(figures | {"warm / parse": warm / min(parsing)}, indent=1))

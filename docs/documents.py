@@ -11,21 +11,17 @@ import msgspec
 from builders.building.records import TaskState
 from matrix.building.planning import Plan
 from matrix.commands import (
-    audit,
     build_container,
     build_one,
     build_wheels,
     builds,
     catalog,
-    check,
-    doctor,
     explain,
     fetch,
     graph,
     index,
     recipe,
     site,
-    verify,
 )
 from matrix.show import included_json
 from matrix.show.json_document import ConflictDocument, ErrorDocument, ResolutionDocument
@@ -37,7 +33,6 @@ DOCUMENTS: dict[str, Any] = {
     "resolve": ResolutionDocument,
     "conflict": ConflictDocument,
     "explain": explain.ExplainDocument,
-    "explain-log": explain.DiagnosisDocument,
     "table": TableDocument,
     "diff": included_json.DiffDocument,
     "graph": graph.GraphDocument,
@@ -48,16 +43,12 @@ DOCUMENTS: dict[str, Any] = {
     "build-one": build_one.TaskResult | build_one.TaskResults,
     "builds": builds.BuildList,
     "recipe-draft": recipe.DraftResult,
-    "audit": audit.AuditDocument,
     "index-list": index.ListDocument,
     "index-add": index.AddDocument,
     "index-check": index.IndexCheckDocument,
     "index-refresh": index.RefreshDocument,
     "index-remove": index.RemoveDocument,
-    "check": check.CheckDocument,
-    "inspect": included_json.InspectDocument,
-    "verify": verify.VerifyDocument,
-    "doctor": doctor.DoctorDocument,
+    "check": included_json.CheckDocument,
     "catalog-list": catalog.CountsDocument,
     "catalog-list-kind": catalog.RowsDocument,
     "catalog-check": catalog.CatalogCheckDocument,

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from builders.environments.python import is_reachable, pip_environment
+from builders.environments.python import is_reachable
 from builders.index import Index
 from builders.machine import host
 from builders.storage.files import sha256_of
@@ -102,7 +102,7 @@ def command(arguments: list[str]) -> None:
     """Print a command and run it; stop if it fails."""
     shown = [Path(arguments[0]).name, *arguments[1:]]
     print(f"$ {shlex.join(shown)}", flush=True)
-    code = subprocess.run(arguments, check=False, cwd=HERE.parent, env=pip_environment()).returncode
+    code = subprocess.run(arguments, check=False, cwd=HERE.parent).returncode
     if code:
         sys.exit(code)
 

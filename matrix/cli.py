@@ -36,12 +36,19 @@ _TYPOS = 2
 """Typos in a short command or value for which a correction is suggested."""
 _GROUPS = {
     "from requirements to an environment": (
-        "resolve", "build-wheels", "build-container", "env", "check", "inspect", "verify", "explain", "table",
-        "graph", "diff", "doctor",
+        "resolve", "build-wheels", "build-container", "env", "check", "explain", "table",
+        "graph", "diff",
     ),
-    "build farms": ("plan", "build-one", "builds", "fetch", "index", "audit", "report"),
+    "build farms": ("plan", "build-one", "builds", "fetch", "index", "report"),
     "maintain": ("catalog", "recipe", "site", "completion", "help"),
 }  # fmt: skip
+
+
+_INSTEAD = {
+    "inspect": "check THING", "verify": "check THING --run", "audit": "check WHEEL", "doctor": "check",
+    "--log": "check LOG",
+}  # fmt: skip
+"""What does the work of commands and options that other releases had."""
 
 
 def commands() -> dict[str, Path]:
@@ -68,11 +75,15 @@ class _Parser(argparse.ArgumentParser):
             hint = guess if guess.startswith("Did") else f"See {self.prog} --help."
             if argument in options:
                 hint = f"Put it after `{self.prog}`."
+            elif argument in _INSTEAD:
+                hint = f"Use `matrix {_INSTEAD[argument]}`."
         elif invalid:
             message = message.partition(" (choose from")[0]
             if "COMMAND" in message:
                 message = f"unknown command {invalid[1]!r}"
             hint = did_you_mean(invalid[1], re.findall(r"[\w-]+", invalid[2]), typos=_TYPOS)
+            if invalid[1] in _INSTEAD:
+                hint = f"Use `matrix {_INSTEAD[invalid[1]]}`."
         elif message.startswith(_REQUIRED):
             hint = self._choices_of(message.removeprefix(_REQUIRED).split(", "))
         raise UsageError(message[:1].upper() + message[1:] + ".", hint=hint)

@@ -89,20 +89,13 @@ class InstalledFiles(msgspec.Struct, frozen=True):
     files: tuple[File, ...] = ()
 
 
-class Project(Protocol):
+class Project(msgspec.Struct, frozen=True):
     """A project on one or more indexes."""
 
-    @property
-    def name(self) -> str:
-        """Its normalized name."""
-
-    @property
-    def releases(self) -> Sequence[ProjectRelease]:
-        """All releases with a valid version, newest first."""
-
-    @property
-    def status(self) -> str:
-        """Its status (PEP 792), such as ``archived``; ``active`` by default."""
+    name: str
+    """Normalized."""
+    releases: Sequence[ProjectRelease]
+    """All releases with a valid version, newest first."""
 
 
 class Metadata(msgspec.Struct, frozen=True, gc=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -409,11 +409,6 @@ class Resolution(
         picks = [f"{pick.name}=={pick.pinned}" for pick in self.distributions]
         return f"<Resolution for {_described(self.target)}: {_first(picks, ', ')}>"
 
-    def _repr_html_(self) -> str:
-        rows = [[pick.name, pick.pinned, pick.origin, pick.support] for pick in self.picks]
-        caption = f"Resolved for {_described(self.target)}"
-        return html_table(caption, ["name", "version", "origin", "support"], rows)
-
 
 class CoreItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One of the constraints that conflict."""
@@ -450,12 +445,6 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", ta
     def __repr__(self) -> str:
         return f"<Conflict for {_described(self.target)}: {_first([item.text for item in self.core], '; ')}>"
 
-    def _repr_html_(self) -> str:
-        rows = [[item.text, item.source] for item in self.core]
-        rows += [[f"resolves: {near.change}", " ".join(near.request)] for near in self.suggestions]
-        caption = f"There is no resolution for {_described(self.target)}"
-        return html_table(caption, ["constraint", "source"], rows)
-
 
 _SHOWN = 8
 
@@ -467,19 +456,3 @@ def _first(texts: Sequence[str], separator: str) -> str:
 
 def _described(target: Target) -> str:
     return f"{target.site} on {target.date} ({', '.join((target.backend, *target.gfx))})"
-
-
-def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in HTML; every text is escaped.
-
-    Examples
-    --------
-    >>> html_table("<b>", ["x"], [["1 & 2"]])
-    '<table><caption>&lt;b&gt;</caption><tr><th>x</th></tr><tr><td>1 &amp; 2</td></tr></table>'
-    """
-    from html import escape
-
-    names = "".join(f"<th>{escape(name)}</th>" for name in head)
-    lines = ("".join(f"<td>{escape(text)}</td>" for text in row) for row in rows)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><caption>{escape(caption)}</caption><tr>{names}</tr>{body}</table>"

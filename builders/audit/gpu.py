@@ -25,7 +25,10 @@ def check_architectures(contents: Contents, expected: Expected) -> Iterator[Find
     """Compare the GPU code with the requested architectures."""
     recipe, requested = expected.recipe, expected.architectures
     promised = recipe is not None and promises_gpu_code(recipe)
-    yield from _stray_archives(contents)
+    for path, both in stray_archives({member.filename for member in contents.members}):
+        beside = PurePosixPath(both).name
+        text = f"{path} is beside {beside}. The HIP runtime may read it instead, and no kernel runs."
+        yield Finding("stray-kpack", "error", text, STRAY_FIX, {"member": path})
     elsewhere = [item.path for item in contents.objects if item.code_in_archives]
     if elsewhere and not any(path.endswith(ARCHIVE) for path in contents.code):
         yield from _code_elsewhere(contents, elsewhere, requested)
@@ -73,13 +76,6 @@ def _code_elsewhere(
     wanted = ",".join(f"device-{target}" for target in requested) or "device-..."
     fix = f"Install {contents.name}[{wanted}]. Without this code, no kernel runs."
     yield Finding("device-package-needed", "info", f"{text}.", fix, evidence)
-
-
-def _stray_archives(contents: Contents) -> Iterator[Finding]:
-    for path, both in stray_archives({member.filename for member in contents.members}):
-        name = PurePosixPath(both).name
-        text = f"{path} is beside {name}. The HIP runtime may read it instead, and no kernel runs."
-        yield Finding("stray-kpack", "error", text, STRAY_FIX, {"member": path})
 
 
 def _missing_everywhere(contents: Contents, requested: tuple[str, ...]) -> Iterator[Finding]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ast
-import json
 import mmap
 import re
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerDefSection
 
-from builders.audit.elf import add_version, read_object
+from builders.audit.elf import read_object
 from builders.wheels.wheel import DamagedError
 from resolver.errors import UsageError
 
@@ -21,14 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from builders.audit.elf import SharedObject
 
 _LIBRARY = re.compile(r".+\.so(\.\d+)*")
 LIBRARIES_WITH_SYMBOLS = ("libc10", "libtorch", "libcaffe2", "libshm")
 _ROCM_LINE = re.compile(r"\d+\.\d+")
-_CONDA_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
 _TORCH_HINT = "Name the directory torch/lib of the environment that the wheels are for."
-_IMAGE_HINT = "Write the facts to a file with `matrix doctor --base-image IMAGE --format json`."
 
 
 class TorchLibraries(msgspec.Struct, frozen=True):
@@ -67,7 +63,8 @@ def read_torch(directory: Path) -> TorchLibraries:
             continue
         libraries.add(path.name)
         try:
-            library = _read_file(path)
+            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                library = read_object(path.name, data)
         except (DamagedError, OSError, ValueError):
             continue
         if library.soname:
@@ -81,11 +78,6 @@ def read_torch(directory: Path) -> TorchLibraries:
             libraries.add(path.name)
     version, rocm = _torch_version(directory.parent / "version.py")
     return TorchLibraries(version, rocm, frozenset(libraries), frozenset(exports))
-
-
-def _read_file(path: Path) -> SharedObject:
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return read_object(path.name, data)
 
 
 def _torch_version(path: Path) -> tuple[str, str]:
@@ -125,21 +117,6 @@ def literals(source: bytes) -> dict[str, Any]:
     return values
 
 
-def read_conda(prefix: Path) -> LibraryProvider:
-    """Read the symbol versions of the C++ and GCC libraries of a conda environment."""
-    if not prefix.is_dir():
-        msg = f"There is no directory {prefix}."
-        raise UsageError(msg, hint="Name the directory of the conda environment.")
-    versions: dict[str, str] = {}
-    for name in _CONDA_LIBRARIES:
-        path = prefix / "lib" / name
-        if path.exists():
-            for version in defined_versions(path):
-                add_version(versions, version)
-    libraries = frozenset(path.name for path in (prefix / "lib").glob("*.so*"))
-    return LibraryProvider(f"the conda environment {prefix.name}", versions, libraries, is_image=False)
-
-
 def defined_versions(path: Path) -> list[str]:
     """Return the symbol versions that a library defines, such as ``GLIBCXX_3.4.30``."""
     try:
@@ -150,22 +127,6 @@ def defined_versions(path: Path) -> list[str]:
             return [str(each.name) for _, names in section.iter_versions() for each in names]
     except (OSError, ELFError) as error:
         raise UsageError(f"Cannot read {path}: {error}.") from None
-
-
-def read_image_facts(path: Path, overrides: Mapping[str, str]) -> LibraryProvider:
-    """Read the facts of a base image (see `image_provider`) that ``matrix doctor`` wrote as JSON.
-
-    They are at the top or under ``image``. `overrides` take precedence over those in the file.
-    """
-    try:
-        facts = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"Cannot read {path}: {error}.", hint=_IMAGE_HINT) from None
-    if isinstance(facts, dict) and isinstance(facts.get("image"), dict):
-        facts = facts["image"]
-    if not isinstance(facts, dict):
-        raise UsageError(f"{path} does not contain the facts of an image.", hint=_IMAGE_HINT)
-    return image_provider({**cast("Mapping[str, object]", facts), **overrides})
 
 
 def image_provider(facts: Mapping[str, object]) -> LibraryProvider:
@@ -187,5 +148,5 @@ def image_provider(facts: Mapping[str, object]) -> LibraryProvider:
     libraries = frozenset(map(str, listed)) if isinstance(listed, list | tuple | set | frozenset) else None
     if not versions and libraries is None:
         msg = "The facts of the image contain neither its glibc nor its libraries."
-        raise UsageError(msg, hint=_IMAGE_HINT)
+        raise UsageError(msg)
     return LibraryProvider("the base image", versions, libraries)

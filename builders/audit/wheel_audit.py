@@ -16,7 +16,6 @@ from builders.findings import SEVERITIES, Finding, limited
 from builders.storage.files import sha256_of
 from builders.wheels.wheel import DamagedError, WheelReader
 from resolver.errors import UsageError
-from resolver.model import html_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +55,7 @@ class Needs(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """The audit of one wheel as ``matrix audit --format json`` prints it."""
+    """The audit of one wheel as ``matrix check --format json`` prints it."""
 
     file: str
     sha256: str
@@ -108,12 +107,8 @@ class WheelAudit(msgspec.Struct, frozen=True, dict=True):
         numbers = [f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity]]
         return f"<WheelAudit of {self.contents.file}: {', '.join([self.verdict, *numbers])}>"
 
-    def _repr_html_(self) -> str:
-        rows = [[finding.severity, finding.message, finding.fix] for finding in self.findings]
-        return html_table(f"{self.contents.file}: {self.verdict}", ["severity", "finding", "fix"], rows)
-
     def report(self) -> Report:
-        """Return the report that ``matrix audit`` prints."""
+        """Return the report that ``matrix check`` prints."""
         contents = self.contents
         table = promises.read_op_table(contents)
         return Report(

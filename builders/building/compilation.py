@@ -119,6 +119,8 @@ def compile_wheel(
     python, target, tree = (
         seen_at(runtime, directory.sandbox, path) for path in (environment.python, out, source)
     )
+    # The lock has the versions of the build requirements, and they are installed already. With isolation, the
+    # frontend would install others.
     command = [
         str(python), "-m", FRONTEND, "--wheel", "--no-isolation", "--skip-dependency-check",
         "--outdir", str(target), *options, str(tree),
@@ -129,6 +131,8 @@ def compile_wheel(
 
 def copy_out(title: str, out: Path, target: Path, log: Path) -> tuple[Path, str]:
     """Copy the only wheel in a directory that the build could write to; return the copy and its SHA-256."""
+    # The build could replace the directory or the wheel by a link to a file of this user, or by a pipe. So
+    # the directory is opened once, the file relative to it, and neither through a link.
     try:
         directory = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
@@ -347,12 +351,14 @@ def use_compiler_cache(task: Task, recipe: AppliedRecipe, work: Path, program: P
         if compiler.name not in recipe.shims
     }
     shims[_LAUNCHER] = _SCRIPT.format(program=shlex.quote(ccache), error=_ERROR)
+    # A configuration file of the user could name another cache, and so mix the objects of packages.
     environment = {
         LAUNCHER: str(launcher),
         "CCACHE_CONFIGPATH": os.devnull,
         "CCACHE_DIR": str(directory),
         "CCACHE_STATSLOG": str(seen / _STATISTICS),
     }
+    # ccache recognizes a compiler by its size and time (ccache(1)), which two images may have in common.
     if host.runtime.image is not None:
         environment["CCACHE_COMPILERCHECK"] = f"string:{host.runtime.image.sha256}"
     if (work / "clang").is_dir():

@@ -91,6 +91,7 @@ class BuildDirectory:
             root.mkdir()
             log.unlink(missing_ok=True)
             return
+        # A killed process could not record when it stopped; its log was written until then.
         wrote = log.stat().st_mtime if log.exists() else self._attempt.started
         self._attempt.seconds += max(0.0, wrote - self._attempt.started)
         self._attempt.started = time.time()
@@ -226,7 +227,7 @@ def prune(
 def _remove_unless_used(row: Abandoned, index: Index) -> bool:
     lock = lock_of(index, row.path.name)
 
-    def waiting() -> None:
+    def waiting() -> None:  # for a lease whose holder has broken down; pruning does not wait for a build
         if is_held(lock):
             raise BlockingIOError
 

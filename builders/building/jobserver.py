@@ -82,6 +82,7 @@ class Jobserver:
                 path.unlink(missing_ok=True)
         self.path = directory / f"{node()}-{secrets.token_hex(8)}"
         os.mkfifo(self.path, 0o600)
+        # Open at both ends: otherwise its bytes are lost whenever no client has it open (fifo(7)).
         self._pipe = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._issued = 0
 

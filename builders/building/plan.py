@@ -73,7 +73,7 @@ class BuildHost(msgspec.Struct, frozen=True):
         if self.image and missing:
             listed = "".join(f"\n  - {tool}" for tool in missing)
             msg = f"{title} cannot be compiled in the base image {self.image.name}:{listed}"
-            hint = "Use another image. `matrix doctor --base-image IMAGE` lists the tools in an image."
+            hint = "Use another image. `matrix check --base-image IMAGE` lists the tools in an image."
             raise EnvironmentLacksError(msg, hint=hint)
 
 

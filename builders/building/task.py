@@ -34,10 +34,10 @@ from builders.building.records import forget_attempt, log_path, record_start, re
 from builders.building.watch import MemoryMeter, kernel_killed_since, kernel_kills
 from builders.constants import NO_COMPILER_CACHE
 from builders.environments.layers import make_environment, make_layers
-from builders.learning.source import has_extensions
 from builders.machine import host
 from builders.recipes import check_source
 from builders.sources import obtain
+from builders.sources.facts import has_extensions
 from builders.storage.files import sha256_of
 from builders.storage.io_errors import explain_index_errors
 from builders.storage.lease import digest, exclusive_lock, holder_of
@@ -90,6 +90,7 @@ def build_wheel(
         explain_index_errors(index.root, work),
         exclusive_lock(index.state_directory("locks") / lock.name, on_wait=waiting),
     ):
+        # Only under the lock is it certain that no other process is building this wheel.
         published = index.find(task.pick.name, task.build_key)
         if published is not None:
             reporter.step("another process has built this wheel")
@@ -256,6 +257,7 @@ class _Build(msgspec.Struct, frozen=True):
                 sboms=sboms,
             )
             labelled = label_wheel(wheel, labels, self.work / "labelled")
+            # After labelling has read the wheel: its content is what was checked before.
             check_unchanged(wheel, sha256)
             changes = {
                 "requirements": [asdict(change) for change in labelled.requirements],
@@ -277,6 +279,7 @@ class _Build(msgspec.Struct, frozen=True):
             try:
                 return self.index.publish(labelled.path, record)
             except NameTakenError:
+                # Another build took the number in between; if it is still free, the cause is another one.
                 if self.index.next_build_number(task.pick.name, task.pick.pinned) == number:
                     raise
 
@@ -311,7 +314,11 @@ class _Build(msgspec.Struct, frozen=True):
         task = self.task
         if task.recipe.compiles is not None:
             return task
-        task = replace(task, recipe=replace(task.recipe, compiles=_has_extensions(tree)))
+        try:
+            compiles = has_extensions(tree)
+        except UsageError:  # the build backend explains what is wrong with the source
+            compiles = True
+        task = replace(task, recipe=replace(task.recipe, compiles=compiles))
         if task.recipe.compiles:
             task.build_host.require_compilers(task.title, rocm=task.needs_rocm_in_image)
         return task
@@ -379,13 +386,6 @@ def _with_pip_rocm(task: Task, layers: Layers) -> Task:
     """Return the task whose build uses the ROCm of torch's pip packages, if torch has one."""
     root = layers.torch.rocm if layers.torch else None
     return replace(task, build_host=replace(task.build_host, rocm_path=str(root))) if root else task
-
-
-def _has_extensions(tree: Path) -> bool:
-    try:
-        return has_extensions(tree)
-    except UsageError:  # the build backend explains what is wrong with the source
-        return True
 
 
 def _inputs_of_directory(task: Task, prefix_map: Mapping[str, str], required: Sequence[Path]) -> str:

@@ -145,6 +145,8 @@ def _machine_hidden() -> list[Path]:
     with suppress(KeyError):
         paths.append(pwd.getpwuid(os.getuid()).pw_dir)
     for name in _SOCKETS:
+        # A value is a path, or one after a scheme, such as unix:///run/docker.sock. The whole directory of a
+        # socket is hidden: agents create others beside it.
         path = Path(os.environ.get(name, "").rpartition(":")[2])
         paths.append(str(path if path.is_dir() else path.parent))
     bus = os.environ.get("DBUS_SESSION_BUS_ADDRESS", "").partition("path=")[2].partition(",")[0]
@@ -160,6 +162,7 @@ def _topmost(paths: Sequence[Path]) -> tuple[Path, ...]:
     >>> [str(path) for path in _topmost([Path("/a/b"), Path("/"), Path("/a"), Path("/usr"), Path("/ab")])]
     ['/a', '/ab']
     """
+    # Without these, no program would start; what is private in them is hidden by its own path.
     system = {Path(name) for name in ("/", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/var")}
     kept = sorted({*paths} - system)
     return tuple(
@@ -223,6 +226,8 @@ def _bubblewrap(command: Sequence[str], where: SandboxLayout) -> list[str]:
         line += ["--ro-bind", name, name]
     empty = where.scratch / "empty"
     empty.touch()
+    # Each mount covers what was at its place before, so the order matters: first everything private is
+    # hidden, then parts of it are shown again, and last the files with passwords in them are covered.
     hidden = [path for path in where.hidden if path not in TEMPORARY]
     for path in hidden:
         line += ["--tmpfs", str(path)]
@@ -248,6 +253,8 @@ def _settings() -> list[str]:
 
 def _namespaces(command: Sequence[str], where: SandboxLayout) -> list[str]:
     unshare = system_program("unshare")
+    # Mounting needs root's rights in the outer user namespace. The program runs in an inner one, which has
+    # none over these mounts. --kill-child ends process 1 with `unshare`, and the kernel then all others.
     outer = ["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc"]
     inner = [unshare, "--user", *_mapping(), "--", *command]
     script = where.scratch / "enter.sh"  # as an argument, it would fill the logs
@@ -287,6 +294,7 @@ def _script(where: SandboxLayout) -> str:
 
 
 def _read_only(where: SandboxLayout) -> Iterator[str]:
+    # A remount changes one mount, not those below it, so each is made read-only on its own (mount(8)).
     covered = [*where.hidden, *map(Path, _OWN)]
     for point, options in _mounts():
         if "ro" not in options and not any(point.is_relative_to(directory) for directory in covered):
@@ -298,10 +306,12 @@ def _processes_and_devices() -> Iterator[str]:
     for name in _settings():
         yield f'mount --bind "$new{name}" "$new{name}"'
         yield _remount(Path(name), ["nosuid", "nodev", "noexec"])
+    # Its files can move a process of this user out of the group whose limits apply to it (cgroups(7)).
     if Path("/sys/fs/cgroup").is_dir():
         yield 'mount -t tmpfs -o ro cgroup "$new/sys/fs/cgroup"'
     yield 'mount -t tmpfs -o mode=755,nosuid dev "$new/dev"; cd "$new/dev"; mkdir -m 1777 shm; mkdir pts old'
     yield f"for name in {' '.join(_DEVICES)}; do : >$name; mount --bind /dev/$name $name; done"
+    # A new instance does not have the terminals of other processes.
     yield "mount -t devpts -o newinstance,ptmxmode=0666,mode=620,nosuid,noexec devpts pts"
     yield "ln -s pts/ptmx ptmx; cp -P /dev/fd /dev/stdin /dev/stdout /dev/stderr ."
 
@@ -324,6 +334,7 @@ def _hide_and_show(where: SandboxLayout) -> Iterator[str]:
     for path, writable in where.binds:
         yield f"mount --rbind {shlex.quote(str(path))} {_at(path)}"
         if not writable:
+            # The options to keep are those of the mount that the path belongs to: the nearest one above it.
             points = [mount for mount in mounts if path.is_relative_to(mount[0])]
             yield _remount(path, max(points, key=lambda mount: len(mount[0].parts))[1])
     for path, target in where.mounts:

@@ -24,7 +24,6 @@ from msgspec.structs import replace
 
 from builders.containers.runtime import Bind, View, run_in
 from builders.machine import host
-from builders.machine.process import clean_environment
 from builders.network.urls import pip_configuration, variable_of
 from builders.storage.files import cache_root
 from builders.storage.io_errors import explain_cache_errors
@@ -70,10 +69,6 @@ _SYSTEM = {Path(name) for name in ("/", "/usr", "/usr/local", "/bin", "/opt", "/
 _OLD_GLIBC = re.compile(r"version `(GLIBC_[0-9.]+)' not found")
 _NO_LIBRARY = re.compile(r"error while loading shared libraries: ([^:]+):")
 
-_NOT_PASSED_ON = (
-    "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON",
-)  # fmt: skip
-"""Variables that change where or for which Python pip installs, rather than where packages come from."""
 _URLS = {"index-url", "extra-index-url"}
 _PATHS = {"find-links", "cert", "client-cert", "constraint"} | _URLS
 
@@ -308,14 +303,6 @@ def pip_settings(
         binds[netrc] = Bind(netrc)
     own = {"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
     return env | own, tuple(binds.values())
-
-
-def pip_environment() -> dict[str, str]:
-    """Return the variables for a pip that runs on this machine, with the user's pip configuration."""
-    own = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
-    for name in _NOT_PASSED_ON:
-        own.pop(name, None)
-    return clean_environment(own | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}, network=True)
 
 
 def is_reachable(url: str) -> bool:

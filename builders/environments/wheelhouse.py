@@ -229,7 +229,12 @@ def _normalize(text: str) -> str:
 
 def _cached(manifest: Path, *, offline: bool) -> Wheelhouse | None:
     house = _read(manifest)
-    return house if house and (offline or not _is_outdated(house)) else None
+    if house is None or offline:
+        return house
+    # A local directory that pip searches may have another file for a wheel: it may be rebuilt.
+    folders = find_links_directories()
+    is_outdated = any(_differs(folder / wheel.file, wheel) for folder in folders for wheel in house.wheels)
+    return None if is_outdated else house
 
 
 def _read(manifest: Path) -> Wheelhouse | None:
@@ -240,12 +245,6 @@ def _read(manifest: Path) -> Wheelhouse | None:
     except (OSError, msgspec.MsgspecError):
         return None
     return house if complete else None
-
-
-def _is_outdated(house: Wheelhouse) -> bool:
-    """Return whether a local directory that pip searches has another file for a wheel: it may be rebuilt."""
-    folders = find_links_directories()
-    return any(_differs(folder / wheel.file, wheel) for folder in folders for wheel in house.wheels)
 
 
 def _differs(file: Path, wheel: FetchedWheel) -> bool:

@@ -13,31 +13,28 @@ import itertools
 import os
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from datetime import UTC, datetime
-from functools import cached_property, lru_cache, partial
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
-from packaging.version import Version
 
 from builders.constants import MISSING_CODES
 from builders.index_client import pages, stored
-from builders.index_client.pages import ACTIVE
-from builders.index_client.stored import Page, StoredPage
+from builders.index_client.stored import Page, Release
 from builders.network.urls import OFFLINE_HINT, local_path, mirrored, without_password
 from builders.storage.files import cache_root
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
-from resolver.indexes import File, Metadata
+from resolver.indexes import File, Metadata, Project
 from resolver.reporter import SILENT
 from resolver.requirements import normalize_name
-from resolver.versions import built_for
+from resolver.versions import built_for, sort_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,13 +42,13 @@ if TYPE_CHECKING:
     import requests
 
     from builders.network.transport import Transport
-    from resolver.indexes import Content, IndexStrategy, Project, ProjectRelease
+    from resolver.indexes import Content, IndexStrategy
     from resolver.reporter import Reporter
 
 FRESH_FOR = 600.0  # seconds
 _LONGEST_PROJECT = 600.0  # seconds for all pages and metadata of a project
 _LARGEST_PROJECT = 1_000_000_000  # bytes
-_FORMAT = "v3"
+_FORMAT = "v4"
 _THREADS = 16
 PYTORCH_HOST = "download.pytorch.org"
 """It replies 403 for projects that it does not have. uv makes the same exception."""
@@ -119,7 +116,7 @@ class IndexClient:
         self._link_pages: _Once[dict[str, list[File]]] = _Once()
         self._metadata: _Once[Metadata | None] = _Once()
         self._contents: _Once[Content | None] = _Once()
-        self._pages: _Once[StoredPage] = _Once()
+        self._pages: _Once[Page] = _Once()
         self._transports: _Once[Transport] = _Once()
         self._roots: _Once[None] = _Once()
         self._spent: dict[str, list[float]] = {}
@@ -202,7 +199,7 @@ class IndexClient:
         reference = reader.read(name, url)
         metadata, file = reference.metadata, reference.file
         self._metadata.get(file.url, lambda: metadata)
-        return _Project(metadata.name, [_ListedReleases([(metadata.version, [file])])])
+        return Project(metadata.name, stored.listed([(metadata.version, [file])]))
 
     def is_cached(self, name: str) -> bool:
         """Return whether `project` would return without a request over the network."""
@@ -230,23 +227,24 @@ class IndexClient:
         if self._strategy != "first-index":
             for index in indexes[1:]:  # at the same time as the first one
                 self.submit(partial(self._page, index, name))
-        parts: list[_Part] = []
+        parts: list[list[Release]] = []
         for index in indexes:
             page = self._page(index, name)
-            parts.append(page)
+            if page.exists:
+                parts.append(page.releases())
             if self._owns(page):
                 break
         for url in self._links:
             listed = self._link_pages.get(url, partial(self._load_links, url))
-            linked = ((file.name, file) for file in listed.get(name, ()))
-            parts.append(_ListedReleases(pages.by_version(linked, name)))
-        present = [part for part in parts if part.exists]
-        return _Project(name, present) if present else None
+            linked = pages.by_version(((file.name, file) for file in listed.get(name, ())), name)
+            if linked:
+                parts.append(stored.listed(linked))
+        return Project(name, _merge(parts)) if parts else None
 
     def _indexes_of(self, name: str) -> tuple[str, ...]:
         return self._bound.get(name, self._indexes)
 
-    def _owns(self, page: StoredPage) -> bool:
+    def _owns(self, page: Page) -> bool:
         """Return whether a project belongs to the index of a page, so that no later index counts."""
         return (
             self._strategy == "first-index"
@@ -254,7 +252,7 @@ class IndexClient:
             and not (page.versions and all(map(built_for, page.versions)))
         )
 
-    def _page(self, index: str, name: str) -> StoredPage:
+    def _page(self, index: str, name: str) -> Page:
         url = f"{index}/{name}/"
         folder = self._local(url)
         if folder is not None:
@@ -278,7 +276,7 @@ class IndexClient:
                 by_project.setdefault(project, []).append(file)
         return by_project
 
-    def _local_page(self, folder: Path, index: str, name: str) -> StoredPage:
+    def _local_page(self, folder: Path, index: str, name: str) -> Page:
         """Read the page of a project in a directory; it is cached until its file changes."""
         self._roots.get(index, lambda: self._check_root(index))
         for file, kind in _LOCAL_PAGES.items():
@@ -288,9 +286,8 @@ class IndexClient:
                 target, url = self._page_path(index, name), path.as_uri()
                 page = stored.read(target, url)
                 if page is None or page.etag != validator:
-                    form, status, releases = pages.cut(path.read_bytes(), kind, url, name)
-                    header = Page(url, validator, "", True, url, index, form, status)
-                    page = stored.write(target, header, releases)
+                    releases = pages.releases(path.read_bytes(), kind, url, name)
+                    page = stored.write(target, Page(url, index, validator, "", True, url), releases)
                 return page
         return stored.NOTHING
 
@@ -303,7 +300,7 @@ class IndexClient:
         hint = "Mount or create the directory, or remove the index from the command or from pip's settings."
         raise EnvironmentLacksError(msg, hint=hint)
 
-    def _cached_page(self, url: str, index: str, name: str) -> StoredPage:
+    def _cached_page(self, url: str, index: str, name: str) -> Page:
         """Return a page from the cache if it is usable, else from its server; one with links if no `name`."""
         path = self._page_path(index, name)
         page = stored.read(path, url)
@@ -317,9 +314,7 @@ class IndexClient:
         self._count_reply()
         return page
 
-    def _requested_page(
-        self, path: Path, url: str, index: str, name: str, page: StoredPage | None
-    ) -> StoredPage:
+    def _requested_page(self, path: Path, url: str, index: str, name: str, page: Page | None) -> Page:
         """Request a page from its server, conditionally if the cache has an old copy."""
         headers = {"Accept": pages.ACCEPT, **stored.conditions(page)}
         reply, content = self._get(url, headers, index, name, is_cached=page is not None)
@@ -327,14 +322,14 @@ class IndexClient:
             with suppress(OSError):  # the cache may be read-only
                 os.utime(path)
             return page
-        header = Page(url, reply.headers.get("ETag", ""), reply.headers.get("Last-Modified", ""), reply.ok)
+        validators = reply.headers.get("ETag", ""), reply.headers.get("Last-Modified", "")
+        location, kind = without_password(reply.url), reply.headers.get("Content-Type", "")
+        page = Page(url, index, *validators, reply.ok, location)
         if not reply.ok:
-            return stored.write(path, header, [])
-        header.location, header.index = without_password(reply.url), index
+            return stored.write(path, page, ())
         with self._parsing, _broken_page(index, name):
-            kind = reply.headers.get("Content-Type", "")
-            header.form, header.status, releases = pages.cut(content, kind, header.location, name)
-        return stored.write(path, header, releases)
+            releases = pages.releases(content, kind, location, name)
+        return stored.write(path, page, releases)
 
     def _get(
         self, url: str, headers: Mapping[str, str], index: str, name: str, *, is_cached: bool
@@ -435,7 +430,7 @@ class IndexClient:
             host = urlsplit(index).hostname or "local"
             key = hashlib.sha256(mirrored(index, self._mirrors).encode()).hexdigest()
             self._directories[index] = self._cache / "pages" / f"{host}-{key[:16]}"
-        return self._directories[index] / f"{name or 'links'}.msgpack"
+        return self._directories[index] / f"{name or 'links'}.jsonl"
 
     def _is_usable(self, path: Path) -> bool:
         age = stored.age(path)
@@ -480,93 +475,6 @@ def _raise_cached(cached: tuple[str, ...] | None, file: File) -> None:
 def _not_cached(what: str, index: str) -> EnvironmentLacksError:
     msg = f"The {what} on {index} is not in the cache, and --offline is set."
     return EnvironmentLacksError(msg, hint=OFFLINE_HINT)
-
-
-class _ListedReleases:
-    """The releases of a project at a find-links location, or the release that a direct reference names."""
-
-    status = ACTIVE
-
-    def __init__(self, releases: Sequence[tuple[str, Sequence[File]]]) -> None:
-        self.exists = bool(releases)
-        self.versions = [version for version, _ in releases]
-        self._files = [files for _, files in releases]
-
-    def files(self, number: int) -> Sequence[File]:
-        return self._files[number]
-
-
-_Part = StoredPage | _ListedReleases
-"""A project on one index, at one find-links location, or with the release of a direct reference."""
-
-
-class _Release:
-    """A version on one or more indexes; its files are read when they are needed, first those of `part`."""
-
-    __slots__ = ("_files", "_number", "_others", "_part", "version")
-
-    def __init__(self, version: str, part: _Part, number: int) -> None:
-        self.version = version
-        self._part = part
-        self._number = number
-        self._others: tuple[tuple[_Part, int], ...] = ()
-        self._files: Sequence[File] | None = None
-
-    @property
-    def files(self) -> Sequence[File]:
-        if self._files is None:
-            self._files = self._part.files(self._number)
-            if self._others:
-                by_name = {file.name: file for file in self._files}
-                for part, number in self._others:
-                    for file in part.files(number):
-                        by_name.setdefault(file.name, file)
-                self._files = tuple(sorted(by_name.values(), key=lambda file: not file.name.endswith(".whl")))
-        return self._files
-
-    def add(self, part: _Part, number: int) -> None:
-        self._others = (*self._others, (part, number))
-
-
-class _Project:
-    """A project on one or more indexes."""
-
-    def __init__(self, name: str, parts: Sequence[_Part]) -> None:
-        self.name = name
-        self.status = next((part.status for part in parts if part.status != ACTIVE), ACTIVE)
-        self._parts = parts
-
-    @cached_property
-    def releases(self) -> Sequence[ProjectRelease]:
-        if len(self._parts) > 1:
-            return _merge(self._parts)
-        return _Releases(self._parts[0])
-
-
-class _Releases(Sequence["_Release"]):
-    """The releases of a project on one index, created when they are used; most never are."""
-
-    def __init__(self, part: _Part) -> None:
-        self._part = part
-        self._made: dict[int, _Release] = {}
-
-    def __len__(self) -> int:
-        return len(self._part.versions)
-
-    @overload
-    def __getitem__(self, position: int) -> _Release: ...
-
-    @overload
-    def __getitem__(self, position: slice) -> Sequence[_Release]: ...
-
-    def __getitem__(self, position: int | slice) -> _Release | Sequence[_Release]:
-        if isinstance(position, slice):
-            return [self[number] for number in range(len(self))[position]]
-        release = self._made.get(position)
-        if release is None:
-            number = range(len(self))[position]
-            release = self._made[position] = _Release(self._part.versions[number], self._part, number)
-        return release
 
 
 class _Threads:
@@ -618,31 +526,17 @@ class _Once(Generic[T]):
         return answer
 
 
-def _merge(parts: Sequence[_Part]) -> list[ProjectRelease]:
+def _merge(parts: Sequence[list[Release]]) -> list[Release]:
     """Return the releases of all parts, newest first; each part is in that order already."""
-    order = list(max(parts, key=lambda part: len(part.versions)).versions)[::-1]
-    in_order = set(order)
-    releases: dict[str, _Release] = {}
+    if len(parts) == 1:
+        return parts[0]
+    merged: dict[tuple[Any, ...], Release] = {}
     for part in parts:
-        for number, version in enumerate(part.versions):
-            spelling = version
-            if version not in in_order:
-                at = bisect_left(order, _parsed(version), key=_parsed)
-                if at < len(order) and _parsed(order[at]) == _parsed(version):
-                    spelling = order[at]
-                else:
-                    order.insert(at, version)
-                    in_order.add(version)
-            if spelling in releases:
-                releases[spelling].add(part, number)
-            else:
-                releases[spelling] = _Release(version, part, number)
-    return [releases[version] for version in reversed(order)]
-
-
-@lru_cache(maxsize=10_000)
-def _parsed(version: str) -> Version:
-    return Version(version)
+        for release in part:
+            known = merged.setdefault(sort_key(release.version), release)
+            if known is not release:
+                known.others = (*known.others, release)
+    return [release for _, release in sorted(merged.items(), reverse=True)]
 
 
 def _candidates(files: Sequence[File]) -> list[File]:
@@ -657,16 +551,15 @@ def _files_at(place: Path, url: str) -> list[File]:
     """Return the files of a directory, or those that an HTML file links to, wheels first."""
     try:
         if place.is_dir():
-            files = (
+            found = (
                 File(path.name, path.as_uri(), size=path.stat().st_size, index=url)
                 for path in place.iterdir()
                 if path.is_file()
             )
-            return sorted(files, key=pages.wheels_first)
+            return sorted(found, key=pages.wheels_first)
         with _broken_page(url, ""):
-            location = place.as_uri()
-            form, _, releases = pages.cut(place.read_bytes(), _HTML, location, "")
-            return [file for _, part in releases for file in pages.files(part, form, location, url)]
+            ((_, rows),) = pages.releases(place.read_bytes(), _HTML, place.as_uri(), "")
+            return pages.files(rows, place.as_uri(), url)
     except FileNotFoundError:
         return []
     except OSError as error:

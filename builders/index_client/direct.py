@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 from builders.constants import MISSING_CODES
 from builders.index_client import stored
 from builders.index_client.pages import version_in
+from builders.index_client.stored import Reference
 from builders.network.git import Repository, is_commit, split_reference
 from builders.network.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
 from builders.pyproject import static_metadata
@@ -28,28 +29,19 @@ from builders.storage.io_errors import explain_cache_errors
 from builders.storage.lease import TemporaryDirectory
 from builders.wheels.wheel import DamagedError
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
-from resolver.indexes import File, Metadata
+from resolver.indexes import File
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from builders.network.transport import Transport
+    from resolver.indexes import Metadata
 
 GIT = "git+"
 _LONGEST_URL = 300  # characters in messages
 _FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 """Files that state whether the metadata of a source tree is static."""
-
-
-class Reference(msgspec.Struct, frozen=True):
-    """The cached facts about a direct reference, with validators for a conditional request."""
-
-    url: str
-    file: File
-    metadata: Metadata
-    etag: str = ""
-    modified: str = ""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -123,7 +115,10 @@ class DirectReader:
                     for chunk in chunks(reply):
                         part.write(chunk)
                 reference = self._of_file(name, url, temporary, options, filename=target.name)
-                _keep(temporary, reference.file)
+                kept = cached_file(reference.file)  # where `matrix fetch` looks for it
+                make_directories(kept.parent)
+                make_read_only(temporary)
+                temporary.replace(kept)
                 validators = reply.headers.get("ETag", ""), reply.headers.get("Last-Modified", "")
         except RequestError as error:
             msg = f"{_shown(url)!r} cannot be downloaded: {error}."
@@ -230,14 +225,6 @@ def _read_record(path: Path, url: str) -> Reference | None:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     return known if known.url == url else None
-
-
-def _keep(temporary: Path, file: File) -> None:
-    """Move a file to the path where ``matrix fetch`` looks for it."""
-    target = cached_file(file)
-    make_directories(target.parent)
-    make_read_only(temporary)
-    temporary.replace(target)
 
 
 def _static(files: Mapping[str, bytes], shown: str) -> Metadata:

@@ -77,7 +77,9 @@ def _read_local(file: File, path: Path) -> Metadata | None:
 def _read_remote(file: File, transport: Transport) -> Metadata | None:
     if file.has_metadata:
         try:
-            return _metadata_file(file, transport)
+            content = transport.small_file(f"{file.url}.metadata", LARGEST_METADATA)
+            _check_hash("its metadata file", hashlib.sha256(content), file.metadata_sha256)
+            return parse(content, file.name, "its metadata file")
         except RequestError as error:
             if error.status not in MISSING_CODES:  # some proxies announce files that they do not have
                 raise
@@ -89,12 +91,6 @@ def _read_remote(file: File, transport: Transport) -> Metadata | None:
     if not remote.has_ranges:
         _check_hash("the file", hashlib.sha256(remote.tail), file.sha256)
     return from_wheel(Path(file.name), cast("BinaryIO", io.BufferedReader(remote, _WINDOW)))
-
-
-def _metadata_file(file: File, transport: Transport) -> Metadata:
-    content = transport.small_file(f"{file.url}.metadata", LARGEST_METADATA)
-    _check_hash("its metadata file", hashlib.sha256(content), file.metadata_sha256)
-    return parse(content, file.name, "its metadata file")
 
 
 def _remote_sdist(file: File, transport: Transport) -> Metadata | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 from urllib.parse import unquote, urljoin
 
 import msgspec
@@ -22,25 +22,17 @@ from resolver.requirements import normalize_name
 from resolver.versions import version_or_none
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
 
-Form = Literal["json", "html"]
-ACTIVE = "active"
 T = TypeVar("T")
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01"
 _QUARANTINED = "quarantined"
 _SDIST_ENDINGS = (".tar.gz", ".zip", ".tgz", ".tar.bz2", ".tar.xz")
 _ENDINGS = (".whl", *_SDIST_ENDINGS)
-_ANCHOR = b'<a href="'
-_END = b"</a>"
 _HEXADECIMAL = re.compile("[0-9a-f]*")
-_ATTRIBUTE = re.compile(r' ([a-z-]+)="([^"]*)"')
-_LINK = re.compile(r'([^"#]*)#?([^"]*)"((?: [a-z-]+="[^"]*")*) *>')
-_NO_ATTRIBUTES: dict[str, str] = {}
 _OTHER_SYSTEMS = ("win", "macosx", "ios", "android")
-_META = r"""<meta\s+name="pypi:([a-z-]+)"\s+content="([^"<>]*)"\s*/?>"""
 
 _NAME = re.compile(r"[a-zA-Z][^\s/>]*")
 _HTML_ATTRIBUTE = re.compile(r"[\s/]*([^\s/>=]+)(?:\s*(=)\s*)?")
@@ -127,7 +119,7 @@ class Hashes(msgspec.Struct, frozen=True, gc=False):
     sha256: str = ""
 
 
-class _JsonFile(msgspec.Struct, rename="kebab", gc=False):
+class _JsonFile(msgspec.Struct, rename="kebab", omit_defaults=True, gc=False):
     filename: str
     url: str
     hashes: Hashes = Hashes()
@@ -147,7 +139,7 @@ class PageMeta(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class _Status(msgspec.Struct, frozen=True):
-    status: str = ACTIVE
+    status: str = ""
 
 
 class _JsonPage(msgspec.Struct, Generic[T], rename="kebab"):
@@ -156,10 +148,6 @@ class _JsonPage(msgspec.Struct, Generic[T], rename="kebab"):
     files: list[T]
     meta: PageMeta = PageMeta()
     project_status: _Status = _Status()
-
-
-class _Named(msgspec.Struct, gc=False):
-    filename: str
 
 
 class _Listed(msgspec.Struct):
@@ -171,39 +159,35 @@ class _ProjectList(msgspec.Struct):
 
 
 _projects_decoder = msgspec.json.Decoder(_ProjectList)
-_json_decoder = msgspec.json.Decoder(_JsonPage[msgspec.Raw])
-_names_decoder = msgspec.json.Decoder(_JsonPage[_Named])
+_json_decoder = msgspec.json.Decoder(_JsonPage[_JsonFile])
+_raw_decoder = msgspec.json.Decoder(_JsonPage[msgspec.Raw])
 _file_decoder = msgspec.json.Decoder(_JsonFile)
+_encoder = msgspec.json.Encoder()
 _files_decoder = msgspec.json.Decoder(list[_JsonFile])
-_rows_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-def cut(
-    content: bytes, content_type: str, url: str, project: str
-) -> tuple[Form, str, list[tuple[str, bytes]]]:
-    """Cut a page into the releases of a project, whose files are parsed when they are needed.
+def releases(content: bytes, content_type: str, url: str, project: str) -> list[tuple[str, bytes]]:
+    """Return the versions on the page at `url`, newest first, each with encoded `files`.
 
-    Return the format of the parts, the status of the project, and its versions, newest first, with the part
-    of the page about each. Files of other projects, and those with an invalid name or version, are skipped.
-    Wheels for systems other than Linux, which are most files of some projects, are skipped as well, but their
-    versions are kept. `project` is normalized; if it is empty, all files are in one release with an empty
-    version.
+    Files of other projects, and those with an invalid name or version, are skipped. Wheels for systems other
+    than Linux, which are most files of some projects, are skipped as well, but their versions are kept. A
+    project in quarantine (PEP 792) offers no files. `project` is normalized; if it is empty, all files are in
+    one release with an empty version.
 
     Raise `PageError` if the content is not a page of a package index.
     """
     kind = content_type.partition(";")[0].strip().lower()
     if _is_json(content_type):
-        form, status, parts = _cut_json(content)
+        page = _read_json(content)
     elif kind.endswith(("/html", "+html", "/xhtml+xml")):
-        form, status, parts = _cut_html(content, url)
+        page = _read_html(content.decode("utf-8", "replace"), url)
     else:
         raise PageError(f"its content type is {kind or 'missing'}, neither JSON nor HTML")
-    versions = by_version(parts, project) if project else [("", [part for _, part in parts])]
-    if status == _QUARANTINED:
-        versions = []
-    elif form == "json":
-        return form, status, [(version, b"[%s]" % b",".join(rows)) for version, rows in versions]
-    return form, status, [(version, _END.join(rows)) for version, rows in versions]
+    if page.meta.api_version.partition(".")[0] != "1":
+        raise PageError(f"it has version {page.meta.api_version} of the API, and only versions 1.x are known")
+    rows = [] if page.project_status.status == _QUARANTINED else page.files
+    named = by_version(((row.filename, row) for row in rows), project) if project else [("", rows)]
+    return [(version, _encoder.encode(rows)) for version, rows in named]
 
 
 def _is_json(content_type: str) -> bool:
@@ -222,15 +206,35 @@ def projects(content: bytes, content_type: str) -> list[str]:
     return [name for name in names if name.strip(".")]
 
 
-def files(part: bytes, form: Form, url: str, index: str) -> tuple[File, ...]:
-    """Return the files in a part of the page at `url`, wheels first; `index` is that of the files."""
-    listed = _json_files(part, url, index) if form == "json" else _html_files(part, url, index)
+def files(rows: bytes, url: str, index: str) -> list[File]:
+    """Return the files of a release on the page at `url`, wheels first; `index` is that of the files."""
+    resolve = _resolver(url)
     is_local = url.startswith("file:")
     by_name: dict[str, File] = {}
-    for file in listed:
-        if is_local or file.url[:5].lower() != "file:":  # a server must not name files of this machine
-            by_name.setdefault(file.name, file)
-    return tuple(sorted(by_name.values(), key=wheels_first))
+    for row in _files_decoder.decode(rows):
+        location = resolve(row.url.partition("#")[0])
+        if row.filename in by_name or not (is_local or location[:5].lower() != "file:"):
+            continue  # a server must not name files of this machine
+        metadata = row.core_metadata
+        if metadata is None:
+            metadata = row.data_dist_info_metadata
+        if metadata is None:
+            metadata = row.dist_info_metadata
+        hashed = isinstance(metadata, Hashes)
+        yanked = row.yanked
+        by_name[row.filename] = File(
+            row.filename,
+            location,
+            _digest(row.hashes.sha256),
+            row.size or 0,
+            index,
+            row.requires_python or "",
+            row.upload_time or "",
+            yanked if isinstance(yanked, str) and yanked else "" if yanked is True else None,
+            hashed or metadata is True,
+            _digest(metadata.sha256) if isinstance(metadata, Hashes) else "",
+        )
+    return sorted(by_name.values(), key=wheels_first)
 
 
 def wheels_first(file: File) -> tuple[bool, str]:
@@ -322,85 +326,24 @@ def _is_name(text: str, project: str) -> bool:
     return text == project or (len(text) >= len(project) and normalize_name(text) == project)
 
 
-def _cut_json(content: bytes) -> tuple[Form, str, Sequence[tuple[str, bytes | msgspec.Raw]]]:
-    """Cut a page into files; only their names are parsed, which takes half as long."""
+def _read_json(content: bytes) -> _JsonPage[_JsonFile]:
+    """Decode a page; if some of its files are described otherwise than PEP 691 requires, without those."""
     try:
-        page = _json_decoder.decode(content)
         try:
-            names = [file.filename for file in _names_decoder.decode(content).files]
-            for row in page.files[:1]:
-                _file_decoder.decode(row)
-            parts = list(zip(names, page.files, strict=True))
+            return _json_decoder.decode(content)
         except msgspec.DecodeError:
-            parts = [(file.filename, row) for file, row in _undamaged(page.files)]
-            if not parts:
+            page = _raw_decoder.decode(content)
+            files = []
+            for row in page.files:
+                with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    files.append(_file_decoder.decode(row))
+            if not files:
                 raise
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise PageError(f"it is not valid JSON of a package index ({reason})") from None
-    _check_api(page.meta.api_version)
-    return "json", page.project_status.status, parts
-
-
-def _undamaged(rows: list[msgspec.Raw]) -> list[tuple[_JsonFile, msgspec.Raw]]:
-    """Parse the files of a page, without damaged entries."""
-    usable = []
-    for row in rows:
-        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            usable.append((_file_decoder.decode(row), row))
-    _log_skipped(len(rows) - len(usable), "is not described as PEP 691 requires", "a JSON page")
-    return usable
-
-
-def _json_files(part: bytes, url: str, index: str) -> Iterator[File]:
-    resolve = _resolver(url)
-    try:
-        rows = _files_decoder.decode(part)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        rows = [file for file, _ in _undamaged(_rows_decoder.decode(part))]
-    for row in rows:
-        metadata = row.core_metadata
-        if metadata is None:
-            metadata = row.data_dist_info_metadata
-        if metadata is None:
-            metadata = row.dist_info_metadata
-        hashed = isinstance(metadata, Hashes)
-        yanked = row.yanked
-        yield File(
-            row.filename,
-            resolve(row.url.partition("#")[0]),
-            _digest(row.hashes.sha256),
-            row.size or 0,
-            index,
-            row.requires_python or "",
-            row.upload_time or "",
-            yanked if isinstance(yanked, str) and yanked else "" if yanked is True else None,
-            hashed or metadata is True,
-            _digest(metadata.sha256) if isinstance(metadata, Hashes) else "",
-        )
-
-
-def _cut_html(content: bytes, url: str) -> tuple[Form, str, Sequence[tuple[str, bytes | msgspec.Raw]]]:
-    pieces = content.split(_END)
-    rest = pieces.pop()  # often ends with a comment, which hides no link
-    head = (pieces[0] if pieces else rest).decode("utf-8", "replace")
-    meta = dict(re.findall(_META, head, re.IGNORECASE))
-    _check_api(meta.get("repository-version", "1.0"))
-    status = meta.get("project-status", ACTIVE)
-    is_usual = pieces and content.count(b"<a") == content.count(_ANCHOR) == len(pieces)
-    if not is_usual or content.find(b"<!--", 0, -len(rest) or None) >= 0 or "<base" in head.lower():
-        rows = _parse_unusual_html(content.decode("utf-8", "replace"), url)
-        return "json", status, [(row.filename, msgspec.json.encode(row)) for row in rows]
-    return "html", status, list(zip(map(_linked_name, pieces), pieces, strict=True))
-
-
-def _linked_name(piece: bytes) -> str:
-    """Return the name of the file that a piece links to: usually the text of the link, its end (PEP 503)."""
-    start = piece.rfind(b">") + 1
-    if piece.find(b"/" + piece[start:], 0, start) >= 0:
-        return piece[start:].decode("utf-8", "replace")
-    link = piece.rpartition(_ANCHOR)[2].partition(b'"')[0].decode("utf-8", "replace")
-    return _last_segment(unescape(link).partition("#")[0])
+    _log_skipped(len(page.files) - len(files), "is not described as PEP 691 requires", "a JSON page")
+    return _JsonPage(files, page.meta, page.project_status)
 
 
 def _last_segment(location: str) -> str:
@@ -408,48 +351,8 @@ def _last_segment(location: str) -> str:
     return unquote(name) if "%" in name else name
 
 
-def _html_files(part: bytes, url: str, index: str) -> list[File]:
-    """Return the files of links, usually ``<a href="URL" NAME="VALUE">``, ten times faster than a parser."""
-    resolve = _resolver(url)
-    decoded = lru_cache(unescape)
-    files: list[File] = []
-    for piece in part.split(_END):
-        link = piece.rpartition(_ANCHOR)[2].decode("utf-8", "replace")
-        usual = _LINK.match(link)
-        if usual is None:
-            rows = _parse_unusual_html((piece + _END).decode("utf-8", "replace"), url)
-            files += _json_files(msgspec.json.encode(rows), url, index)
-            continue
-        location, fragment, text = usual.groups()
-        if "&" in location or "&" in fragment:
-            location, _, fragment = unescape(f"{location}#{fragment}").partition("#")
-        name = _last_segment(location)
-        if not name.endswith(_ENDINGS):
-            continue
-        get = dict(_ATTRIBUTE.findall(text)).get if text else _NO_ATTRIBUTES.get
-        requires = get("data-requires-python", "")
-        yanked = get("data-yanked")
-        metadata = get("data-core-metadata", get("data-dist-info-metadata"))
-        files.append(
-            File(
-                name,
-                resolve(location),
-                _sha256(fragment),
-                0,
-                index,
-                decoded(requires) if "&" in requires else requires,
-                get("data-upload-time", ""),
-                None if yanked is None else unescape(yanked),
-                metadata is not None and metadata != "false",
-                _sha256(metadata) if metadata else "",
-            )
-        )
-    return files
-
-
-def _parse_unusual_html(text: str, url: str) -> list[_JsonFile]:
+def _read_html(text: str, url: str) -> _JsonPage[_JsonFile]:
     base, meta, links = read_html(text)
-    _check_api(meta.get("pypi:repository-version", "1.0"))
     resolve = _resolver(_resolver(url)(base))
     rows = []
     for attributes in links:
@@ -472,12 +375,8 @@ def _parse_unusual_html(text: str, url: str) -> list[_JsonFile]:
                     else metadata == "",
                 )
             )
-    return rows
-
-
-def _check_api(version: str) -> None:
-    if version.partition(".")[0] != "1":
-        raise PageError(f"it has version {version} of the API, and only versions 1.x are known")
+    api, status = (meta.get(f"pypi:{name}", "") for name in ("repository-version", "project-status"))
+    return _JsonPage(rows, PageMeta(api or "1.0"), _Status(status))
 
 
 def _sha256(text: str) -> str:

@@ -1,38 +1,63 @@
-"""Pages in the cache: the sorted releases of a project, whose files are parsed when they are needed.
+"""Pages in the cache: the versions of a project, and the files of each, decoded when they are looked at.
 
-A page has up to 10,000 files, of which resolving needs a few. So a cached page consists of a token, the
-length of the header, the header, and the part of the page about each release, as the server sent it. Opening
-a page takes one read of its beginning.
+A page has up to 10,000 files, of which resolving needs a few. So a cached page has one line of JSON about
+itself, with its versions, and then one for each version, with a row for each of its files. The first read
+takes the versions and the newest files. The others are read when an older release is looked at.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
+from itertools import count, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from builders.index_client import pages
-from builders.index_client.pages import ACTIVE, Form
 from builders.storage.files import temporary_sibling
+from resolver.errors import EnvironmentLacksError
+from resolver.indexes import File, Metadata
 
 if TYPE_CHECKING:
-    from builders.index_client.direct import Reference
-    from resolver.indexes import File
+    from collections.abc import Iterable, Sequence
 
-_TOKEN = 16  # random bytes at the beginning, which differ in a replaced file
-_START = _TOKEN + 4
-_FIRST_READ = 1 << 15  # bytes; enough for most headers
+_FIRST_READ = 1 << 16  # bytes; enough for the versions of most projects with the files of the newest
 _WINDOW = 1 << 17  # bytes of a later read: a search goes from newer to older versions
 
 
+class Release(msgspec.Struct, gc=False):
+    """A version of a project; its files are those on its page, and then `others`."""
+
+    version: str
+    page: Page
+    number: int
+    """Its position in the page."""
+    others: tuple[Release, ...] = ()
+    """The same version on other indexes, in order of preference."""
+
+    @property
+    def files(self) -> Sequence[File]:
+        """The files, wheels first; of files with the same name, the first."""
+        files = self.page.files(self.number)
+        if not self.others:
+            return files
+        by_name = {file.name: file for file in files}
+        for other in self.others:
+            for file in other.files:
+                by_name.setdefault(file.name, file)
+        return sorted(by_name.values(), key=lambda file: not file.name.endswith(".whl"))
+
+
 class Page(msgspec.Struct, array_like=True, gc=False):
-    """The facts about a page, without its files."""
+    """The page of a project; the last values are not in the cache."""
 
     url: str
     """The requested URL, without user and password."""
+    index: str = ""
+    """URL of the index, that of all files."""
     etag: str = ""
     modified: str = ""
     """Validators for a conditional request (RFC 9110, section 13.1)."""
@@ -40,101 +65,112 @@ class Page(msgspec.Struct, array_like=True, gc=False):
     """Whether the index has the project."""
     location: str = ""
     """URL of the page after redirects."""
-    index: str = ""
-    form: Form = "json"
-    status: str = ACTIVE
     versions: list[str] = []
-    """The versions, newest first; `sizes` has the number of bytes about each."""
+    """Newest first."""
     sizes: list[int] = []
+    """Bytes of the rows of each version."""
+    age: float = 0.0
+    """Seconds since the cache was written."""
+    path: str = ""
+    window: tuple[int, bytes] = (0, b"")
+    """The rows that were read last, and the position of the first of them."""
+    decoded: dict[int, Any] = {}
+    """The files that were looked at, by the position of their version."""
 
+    def releases(self) -> list[Release]:
+        """Return the releases, newest first."""
+        return list(map(Release, self.versions, repeat(self), count()))
 
-_encoder = msgspec.msgpack.Encoder()
-_page_decoder = msgspec.msgpack.Decoder(Page)
+    def files(self, number: int) -> Sequence[File]:
+        """Return the files of a version by its position, wheels first.
 
-
-class StoredPage:
-    """A page in the cache, and its age in seconds when it was read; for the rest see `Page`."""
-
-    __slots__ = (
-        "_head", "_page", "_path", "_start", "_window",
-        "age", "etag", "exists", "modified", "status", "versions",
-    )  # fmt: skip
-
-    def __init__(self, path: Path, head: bytes, page: Page, start: int, age: float = 0.0) -> None:
-        self.age = age
-        self._path = path
-        self._head = head
-        self._page = page
-        self._start = start
-        self._window = (0, b"")
-        self.etag, self.modified = page.etag, page.modified
-        self.exists, self.status, self.versions = page.exists, page.status, page.versions
-
-    def files(self, number: int) -> tuple[File, ...]:
-        """Return the files of a version by its position in `Page.versions`, wheels first.
-
-        If another process has replaced the page, the result is from the new page, and may be empty.
+        If another process has replaced the page since, they are those of the new page, if that has the
+        version. Raise `EnvironmentLacksError` if the page is gone or damaged.
         """
-        start = self._start + sum(self._page.sizes[:number])
-        part = self._read(start, start + self._page.sizes[number])
-        if part is not None:
-            page = self._page
-            return pages.files(part, page.form, page.location, page.index)
-        version = self.versions[number]
-        other = read(self._path, self._page.url)
-        if other is None or version not in other.versions:
-            return ()
-        return other.files(other.versions.index(version))
-
-    def _read(self, start: int, end: int) -> bytes | None:
-        """Return a part of the stored page; None if it was replaced or removed."""
-        if end <= len(self._head):
-            return self._head[start:end]
-        offset, data = self._window
-        if not offset <= start <= end <= offset + len(data):
+        if number not in self.decoded:
+            version, path = self.versions[number], Path(self.path)
+            start = sum(self.sizes[:number])
+            end = start + self.sizes[number]
+            first, rows = self.window
+            if not first <= start <= end <= first + len(rows):
+                latest = read(path, self.url, start, max(end - start, _WINDOW))
+                if latest is None:
+                    raise _unreadable(path)
+                if (latest.versions, latest.sizes) != (self.versions, self.sizes):
+                    return latest.files(latest.versions.index(version)) if version in latest.versions else ()
+                self.window = first, rows = latest.window
             try:
-                with self._path.open("rb", buffering=0) as source:
-                    if source.read(_TOKEN) != self._head[:_TOKEN]:
-                        return None
-                    source.seek(start)
-                    data = source.read(max(end - start, _WINDOW))
-            except FileNotFoundError:
-                return None
-            offset = start
-            self._window = (offset, data)
-        return data[start - offset : end - offset]
+                files = pages.files(rows[start - first : end - first], self.location, self.index)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                raise _unreadable(path) from None
+            self.decoded[number] = files
+        found: list[File] = self.decoded[number]
+        return found
 
 
-NOTHING = StoredPage(Path(), b"", Page(""), 0)
+class Reference(msgspec.Struct, frozen=True):
+    """The cached facts about a direct reference, with validators for a conditional request."""
+
+    url: str
+    file: File
+    metadata: Metadata
+    etag: str = ""
+    modified: str = ""
+
+
+NOTHING = Page("")
 """A project that an index does not have."""
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Page)
 
 
-def write(path: Path, page: Page, releases: list[tuple[str, bytes]]) -> StoredPage:
+def listed(releases: Iterable[tuple[str, Sequence[File]]]) -> list[Release]:
+    """Return releases that are on no page of an index."""
+    versions, files = zip(*releases, strict=True)
+    return Page("", versions=[*versions], decoded=dict(enumerate(files))).releases()
+
+
+def write(path: Path, page: Page, releases: Sequence[tuple[str, bytes]]) -> Page:
     """Replace a page in the cache; a damaged file counts as missing, so it is not flushed to disk."""
-    page.versions = [version for version, _ in releases]
-    page.sizes = [len(part) for _, part in releases]
-    header = _encoder.encode(page)
-    parts = [part for _, part in releases]
-    content = b"".join([os.urandom(_TOKEN), len(header).to_bytes(4), header, *parts])
-    is_stored = replace(path, content)
-    return StoredPage(path, content[:_FIRST_READ] if is_stored else content, page, _START + len(header))
+    page.versions, rows = [version for version, _ in releases], [rows + b"\n" for _, rows in releases]
+    page.sizes = [len(one) for one in rows]
+    is_stored = replace(path, b"".join([_encoder.encode(page), b"\n", *rows]))
+    page.window = 0, b"".join(rows)
+    return (is_stored and read(path, page.url)) or page
 
 
-def read(path: Path, url: str) -> StoredPage | None:
-    """Return the cached page of a URL; None if it is missing or damaged."""
+def read(path: Path, url: str, start: int = 0, most: int = 0) -> Page | None:
+    """Return the cached page of a URL; None if it is missing or damaged.
+
+    Its window has `most` bytes of rows from position `start`; without them, those in its first bytes.
+    """
     try:
         with path.open("rb", buffering=0) as source:
-            head = source.read(_FIRST_READ)
-            start = _START + int.from_bytes(head[_TOKEN:_START])
-            if start > len(head):
-                head += source.read(start - len(head))
+            content = source.read(_FIRST_READ)
+            while b"\n" not in content and (more := source.read(_FIRST_READ)):
+                content += more
+            head, _, rows = content.partition(b"\n")
+            if most:
+                source.seek(len(head) + 1 + start)
+                rows = source.read(most)
             status = os.fstat(source.fileno())
-        page = _page_decoder.decode(memoryview(head)[_START:start])
+        page = _decoder.decode(head)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    if page.url != url or len(page.versions) != len(page.sizes) or start + sum(page.sizes) != status.st_size:
+    if page.url != url or len(head) + 1 + sum(page.sizes) != status.st_size:
         return None
-    return StoredPage(path, head, page, start, abs(time.time() - status.st_mtime))
+    page.age, page.path, page.window = abs(time.time() - status.st_mtime), str(path), (start, rows)
+    return page
+
+
+def _unreadable(path: Path) -> EnvironmentLacksError:
+    """Remove a page, which is not usable, and return the error."""
+    with suppress(OSError):
+        path.unlink()
+    return EnvironmentLacksError(
+        f"{path} in the cache of package indexes has changed, and cannot be read.",
+        hint="Run the command again.",
+    )
 
 
 def replace(path: Path, content: bytes) -> bool:
@@ -148,7 +184,7 @@ def replace(path: Path, content: bytes) -> bool:
     return True
 
 
-def conditions(known: StoredPage | Reference | None) -> dict[str, str]:
+def conditions(known: Page | Reference | None) -> dict[str, str]:
     """Return the headers with which a server replies only if what is known of a URL has changed."""
     headers = {"If-None-Match": known.etag, "If-Modified-Since": known.modified} if known else {}
     return {name: text for name, text in headers.items() if text}

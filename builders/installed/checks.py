@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
+from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
@@ -34,6 +35,7 @@ from resolver.compiling.known_bad import broken_combinations
 from resolver.consequences.questions import changes, driver_states
 from resolver.indexes import judged
 from resolver.requirements import TRITON_NAMES, is_for_cuda
+from resolver.texts import printable
 from resolver.versions import join_words, minor
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ _SEVERITIES: dict[str, Severity] = {"refuse": "error", "warn": "warning", "expla
 _MACHINE = "EM_X86_64"
 _OVERRIDING = (*ROCM_LIBRARIES, *TORCH_LIBRARIES)
 _MOST_NAMED = 3
-_REBUILD = "Build the environment again: `matrix inspect THING --repair -o DIR` writes the nearest that fits."
+_REBUILD = "Build the environment again: `matrix check THING --repair -o DIR` writes the nearest that fits."
 
 
 def findings_of(
@@ -393,6 +395,41 @@ def check_missing(installed: Installed, _: Side) -> Iterator[Finding]:
         yield Finding("object-gone", "error", text, _REBUILD, {"distribution": title, "member": paths[0]})
 
 
+def check_started(installed: Installed, _: Side) -> Iterator[Finding]:
+    """Report code that runs at each start of Python and belongs to no distribution."""
+    for path in installed.at_start:
+        if path in installed.owners:
+            continue
+        text = f"{path} belongs to no distribution, and runs at each start of Python."
+        is_of_system = path.startswith("/usr/lib/")  # Debian's is a link into /etc, and of a package of apt
+        fix = "" if is_of_system else "Read it, and remove it if you do not know where it comes from."
+        severity: Severity = "info" if is_of_system else "warning"
+        first = next(
+            (line for line in installed.texts[path].decode(errors="replace").split("\n") if line), ""
+        )
+        yield Finding("runs-at-start", severity, text, fix, {"path": path, "text": printable(first[:200])})
+
+
+def check_altered(installed: Installed, _: Side) -> Iterator[Finding]:
+    """Report files that differ from their RECORD: in size, or in content if they are read as text."""
+    altered: dict[str, list[str]] = {}
+    for path, (title, digest, size) in installed.owners.items():
+        content, has = installed.texts.get(path), installed.files.get(path)
+        differs = has is not None and size.isdecimal() and has != int(size)
+        if content is not None and digest.startswith("sha256="):
+            found = urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            differs = found != digest.removeprefix("sha256=").rstrip("=")
+        if differs:
+            altered.setdefault(title, []).append(path)
+    for title, paths in altered.items():
+        listed = join_words(paths, most=_MOST_NAMED, joiner="and")
+        text = f"{title}: {listed} differ from RECORD: they were changed after the installation."
+        fix = f"Install {title.split()[0]} again, unless you changed it yourself."
+        yield Finding(
+            "differs-from-record", "warning", text, fix, {"distribution": title, "count": len(paths)}
+        )
+
+
 def check_twice(installed: Installed, _: Side) -> Iterator[Finding]:
     """Report two versions of a distribution in one directory, as a broken update leaves them."""
     seen: dict[tuple[str, str], str] = {}
@@ -465,6 +502,11 @@ def check_facts(installed: Installed, side: Side) -> Iterator[Finding]:
     if installed.torch and installed.torch.rocm:
         versions["rocm"] = installed.torch.rocm
     versions |= {"python": installed.python} if installed.python else {}
+    yield from known_bad_findings(versions, side)
+
+
+def known_bad_findings(versions: Mapping[str, str], side: Side) -> Iterator[Finding]:
+    """Yield the known-bad combinations of the catalog among installed versions."""
     for row, title in broken_combinations(side.catalog, side.request.target, versions):
         severity = _SEVERITIES[row.effect]
         if _OF_BUILDS.search(row.problem):  # it has been built, whatever the catalog says about that
@@ -475,8 +517,12 @@ def check_facts(installed: Installed, side: Side) -> Iterator[Finding]:
 
 
 def check_driver(installed: Installed, side: Side) -> Iterator[Finding]:
-    """Report whether the kernel driver of the site supports this ROCm, since when, and what comes next."""
-    rocm = _rocm_in_use(installed)
+    """Report whether the kernel driver of the site supports the ROCm that is in use."""
+    yield from driver_findings(_rocm_in_use(installed), side)
+
+
+def driver_findings(rocm: str, side: Side) -> Iterator[Finding]:
+    """Yield whether the kernel driver of the site supports a ROCm, since when, and what comes next."""
     if not rocm or side.request.target.backend != "rocm":
         return
     past, newer = driver_states(side, rocm)
@@ -529,6 +575,8 @@ CHECKS: tuple[Check, ...] = (
     check_tritons,
     check_pythons,
     check_missing,
+    check_started,
+    check_altered,
     check_twice,
     check_library_path,
     check_network,

@@ -12,6 +12,7 @@ import posixpath
 import re
 import zipfile
 from collections import Counter
+from contextlib import suppress
 from email.parser import BytesHeaderParser
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -47,6 +48,14 @@ if TYPE_CHECKING:
 _SITE = re.compile(r"(?P<prefix>.*)/lib(?:64)?/python(?P<python>3\.\d+|3)/(?:site|dist)-packages(?=/)")
 _INFO = re.compile(r"/[^/]+\.dist-info/(METADATA|RECORD|direct_url\.json)$|/[^/]+\.egg-info/PKG-INFO$")
 _PYTHON = re.compile(r"-packages/(([^/]+/__init__|torch/version)\.py|[^/]+\.pth)$")
+_AT_START = re.compile(
+    r"/lib(?:64)?/python3(?:\.\d+)?/(?:(?:site|dist)-packages/(?:[^/]+\.pth|(site|user)customize\.py)"
+    r"|(site|user)customize\.py)$"
+)
+"""What the module ``site`` reads at each start of Python. Source: https://docs.python.org/3/library/site.html."""
+_RUNS_CODE = re.compile(rb"(?m)^import[ \t](?!site; site\.addsitedir\('[^'\n]*'\)\s*$|_virtualenv\s*$)")
+"""Finds the lines of a ``.pth`` file that are run, other than those that only add a directory or that
+virtualenv writes."""
 _DIRECTORY = re.compile(r"/[^'\"\n]*-packages\b")
 """A directory of packages that a ``.pth`` file names; its code is not run."""
 _SETTINGS = re.compile(
@@ -204,15 +213,34 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         yield site, contents
 
     def _listed(self, site: str, info: str) -> dict[str, str]:
+        return {row[0]: posixpath.normpath(posixpath.join(site, row[0])) for row in self._record(info)}
+
+    def _record(self, info: str) -> Iterator[list[str]]:
         record = self.texts.get(f"{info}/RECORD", b"").decode(errors="replace")
-        paths: dict[str, str] = {}
-        try:
-            for row in csv.reader(record.splitlines()):
-                if row and row[0]:
-                    paths[row[0]] = posixpath.normpath(posixpath.join(site, row[0]))
-        except csv.Error:
-            return paths
-        return paths
+        with suppress(csv.Error):
+            yield from (row for row in csv.reader(record.splitlines()) if row and row[0])
+
+    @cached_property
+    def owners(self) -> dict[str, tuple[str, str, str]]:
+        """By path of each file that a RECORD lists: the distribution, its hash and its size, if stated."""
+        found: dict[str, tuple[str, str, str]] = {}
+        for site, contents in self.distributions:
+            for path, *rest in self._record(f"{site}/{contents.dist_info}"):
+                digest, size, *_ = [*rest, "", ""]
+                full = posixpath.normpath(posixpath.join(site, path))
+                found.setdefault(full, (f"{contents.name} {contents.version}", digest, size))
+        return found
+
+    @property
+    def at_start(self) -> list[str]:
+        """The files that this Python runs at each start: ``*.pth`` with code, and ``sitecustomize.py``."""
+        folders = {*self.sites, *(posixpath.dirname(site) for site in self.sites)}
+        return [
+            path
+            for path, text in sorted(self.texts.items())
+            if _AT_START.search(path) and posixpath.dirname(path) in folders
+            if path.endswith(".py") or _RUNS_CODE.search(text)
+        ]
 
     @cached_property
     def missing(self) -> dict[str, list[str]]:
@@ -481,6 +509,8 @@ def _is_of_system(path: str) -> bool:
 def _is_wanted(path: str) -> bool:
     name = path.rpartition("/")[2]
     if _INFO.search(path) or _SETTINGS.search(path) or _RUNTIME.search(path) or _READ_ANYWHERE.search(path):
+        return True
+    if _AT_START.search(path):
         return True
     if not _SITE.match(path):
         return False

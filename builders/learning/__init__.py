@@ -1,7 +1,7 @@
 """Learn facts by reading files, instead of typing them.
 
-`wheel` reads wheels, `machine` this machine and base images, and `source` source trees. The rows have
-the status ``observed``, the name and the hash of the file as source, and the day as note.
+`wheel` reads wheels, and `machine` this machine and base images. The rows have the status ``observed``,
+the name and the hash of the file as source, and the day as note.
 """
 
 from __future__ import annotations
@@ -67,13 +67,10 @@ def _joined(earlier: schema.Row, row: schema.Row) -> schema.Row:
     if file not in earlier.source.split():
         earlier = msgspec.structs.replace(earlier, source=f"{earlier.source} ; {file}")
     if isinstance(row, schema.Requires) and isinstance(earlier, schema.Requires) and row.on == "python":
-        versions = sorted({*earlier.versions, *row.versions}, key=_numbers)
+        texts = {*earlier.versions, *row.versions}
+        versions = sorted(texts, key=lambda text: [int(number) for number in re.findall(r"\d+", text)])
         return msgspec.structs.replace(earlier, versions=tuple(versions))
     return earlier
-
-
-def _numbers(specifier: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", specifier)]
 
 
 _NOT_COMPARED = {"status", "source", "note", "from_file", "from_line"}
@@ -94,7 +91,7 @@ def new_rows(rows: Iterable[schema.Row], catalog: Catalog) -> tuple[list[schema.
         other = _other_bound(row, catalog)
         if other is None:
             measured.setdefault((type(row), row.key()), []).append(row)
-        elif isinstance(row, schema.Requires) and not _is_same_bound(row, other):
+        elif isinstance(row, schema.Requires) and _bounds(row) != _bounds(other):
             remarks.append(
                 f"{row.package} {row.releases} requires {row.on} {' or '.join(row.versions)}, which was left "
                 f"out: {other.location} has {' or '.join(other.versions)}."
@@ -124,13 +121,12 @@ def _other_bound(row: schema.Row, catalog: Catalog) -> schema.Requires | None:
     return next(others, None)
 
 
-def _is_same_bound(row: schema.Requires, other: schema.Requires) -> bool:
-    return {*",".join(row.versions).split(",")} == {*",".join(other.versions).split(",")}
+def _bounds(row: schema.Requires) -> set[str]:
+    return {*",".join(row.versions).split(",")}
 
 
 def _statements(rows: Iterable[schema.Row]) -> list[str]:
-    return sorted(repr(_statement(row)) for row in rows)
-
-
-def _statement(row: schema.Row) -> tuple[object, ...]:
-    return tuple(getattr(row, name) for name in row.__struct_fields__ if name not in _NOT_COMPARED)
+    return sorted(
+        repr([getattr(row, name) for name in row.__struct_fields__ if name not in _NOT_COMPARED])
+        for row in rows
+    )

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from builders.learning import LearnedFacts
 from builders.learning.recipe_draft import components_of, draft_rows, gaps_of, version_of_ref
-from builders.learning.source import SourceFacts, learn_source
 from builders.network.download import download
 from builders.network.git import Repository, fetch_git, is_commit, split_reference
 from builders.sources import Downloads, fetch_sdist, pack_directory, unpack_sdist, without_password
+from builders.sources.facts import SourceFacts, learn_source
 from builders.sources.source import sdist_path
 from builders.storage.files import sha256_of
 from builders.storage.lease import TemporaryDirectory
@@ -223,7 +223,12 @@ def _of_project(
 
 def _newest_sdist(releases: list[ProjectRelease], project: Project, text: str) -> tuple[ProjectRelease, File]:
     """Return the newest release with its sdist; a pre-release or yanked release only if there is no other."""
-    usual = [row for row in releases if not is_prerelease(row.version) and not _is_yanked(row)]
+    usual = [
+        row
+        for row in releases
+        if not is_prerelease(row.version)
+        and not (row.files and all(file.yanked is not None for file in row.files))
+    ]
     stable = usual or releases
     if not stable:
         msg = f"No release of {project.name} matches {text!r}."
@@ -239,10 +244,6 @@ def _newest_sdist(releases: list[ProjectRelease], project: Project, text: str) -
         alternative = f", or {project.name}=={older[0]}, which has an sdist" if older else ""
         raise SourceError(msg, hint=f"Name its git repository{alternative}.")
     return release, min(files, key=lambda file: not file.name.endswith(".tar.gz"))
-
-
-def _is_yanked(release: ProjectRelease) -> bool:
-    return bool(release.files) and all(file.yanked is not None for file in release.files)
 
 
 def _with_metadata(facts: SourceFacts, version: str, metadata: Metadata | None, name: str) -> SourceFacts:

@@ -449,7 +449,7 @@ class _Reading:
             if new != old:
                 specifiers.append(f"{'>=' if new else '<'}{_FIRST_WITH_NEW_STRING}")
                 notes.append(f"The torch symbols that it uses have the {'new' if new else 'old'} C++ ABI.")
-            if not all(map(_is_c_symbol, imports)):
+            if not all(name.startswith(("aoti_torch_", "torch_", "THP")) for name in imports):  # C symbols
                 text = f"it uses {len(imports)} C++ symbols of torch, which have no version"
                 self._remark(f"the torch that it loads with is unknown: {text}.")
         if specifiers:
@@ -502,10 +502,6 @@ class _Reading:
 def _text(specifier: SpecifierSet) -> str:
     """Return a specifier as text, with lower bounds first."""
     return ",".join(sorted(map(str, specifier), reverse=True))
-
-
-def _is_c_symbol(name: str) -> bool:
-    return name.startswith(("aoti_torch_", "torch_", "THP"))
 
 
 def _shortened(names: Sequence[str]) -> str:

@@ -35,6 +35,7 @@ def main(command: list[str]) -> int:
     """Run a program; return its exit code, or the negative number of the signal that killed it."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    # A signal between a check for ended children and `select` would be missed; through the pipe it is not.
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(writer)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -60,7 +61,7 @@ def _start(command: list[str], libc: ctypes.CDLL) -> None:
     """Replace this process with the program, in a new session."""
     try:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        os.setsid()
+        os.setsid()  # Ctrl-C in the terminal does not reach the program: matrix ends it in order
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.execvp(command[0], command)  # noqa: S606  no shell is needed
@@ -106,6 +107,7 @@ def end_descendants(*, left: float) -> bool:
         signalled: set[int] = set()
         while pids := descendants():
             for pid in pids if number is not None else ():
+                # SIGTERM once, because programs may take a second one as a request to end at once.
                 if pid not in signalled or number == signal.SIGKILL:
                     signalled.add(pid)
                     with suppress(ProcessLookupError, PermissionError):

@@ -91,7 +91,7 @@ def download(url: str, target: Path, sha256: str, downloads: Downloads) -> None:
             origin = mirrored(url, downloads.mirrors)
             check_hash(path, sha256, origin=origin, keep_as=target.with_name(f"{target.name}.mismatch"))
         make_directories(target.parent)
-        flush(path)
+        flush(path)  # after a power failure, a file with its final name must have its content
         make_read_only(path)
         path.replace(target)
 
@@ -100,7 +100,7 @@ def download(url: str, target: Path, sha256: str, downloads: Downloads) -> None:
 def _part_of(target: Path) -> Iterator[IO[bytes] | None]:
     """Open the partial download of a file and lock it; yield None if another process completed it."""
     key = hashlib.sha256(str(target).encode()).hexdigest()[:16]
-    path = cache_root() / "downloads" / f"{key}-{target.name}"[:200]
+    path = cache_root() / "downloads" / f"{key}-{target.name}"[:200]  # with .lock.N, a name of 255 bytes
     with exclusive_lock(path.with_name(f"{path.name}.lock")):
         if target.exists():
             path.unlink(missing_ok=True)
@@ -144,6 +144,8 @@ def _fetch(url: str, part: IO[bytes], downloads: Downloads) -> None:
             part.flush()
             if error.status in MISSING_CODES:
                 raise SourceError(f"{shown} cannot be downloaded: {error}.", hint=MIRROR_HINT) from None
+            # What a server has refused it refuses again. A connection that brought nothing is not an
+            # interruption: the transport has tried that several times.
             if error.status or attempt == _ATTEMPTS or part.seek(0, os.SEEK_END) == before:
                 msg = f"{shown} cannot be downloaded: {error}."
                 raise EnvironmentLacksError(msg, hint=NETWORK_HINT) from None
@@ -161,6 +163,7 @@ def _append(url: str, part: IO[bytes], downloads: Downloads) -> None:
     with downloads.transport.get(url, headers, stream=True) as response:
         if start and response.status_code != _PARTIAL_CONTENT:
             part.truncate(0)
+            # Without a part, no range is requested, so this happens once.
             if not response.ok:  # such as 416, if the file ends where the partial download ends
                 _append(url, part, downloads)
                 return

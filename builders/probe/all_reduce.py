@@ -16,7 +16,7 @@ from builders.findings import Finding
 from builders.machine.process import run
 from resolver.errors import CommandError, TooSlowError, UsageError
 
-_SUBMIT = "`matrix verify --gpu --nodes N` submits a job that does so."
+_SUBMIT = "`matrix check CONTAINER --gpu --nodes N` submits a job that does so."
 _DEBUG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 _BANDWIDTH = re.compile(r"^bus bandwidth: .*", re.MULTILINE)
 _SUM = re.compile(r"^all-reduce of .*\((\w+), \w+\): right sum$", re.MULTILINE)
@@ -81,7 +81,7 @@ def _failed(error: CommandError, text: str, ranks: int, seconds: float) -> Findi
         fix = f"Read {error.log}. If the ranks only start slowly, use a higher --timeout."
         return Finding("verify-all-reduce-hangs", "error", message, fix, evidence)
     lines = " / ".join(evidence["output"]) or f"exit code {error.code}"
-    fix = f"Read {error.log}; `matrix explain --log` may know the cause."
+    fix = f"Read {error.log}; `matrix check` may know the cause."
     return Finding("verify-all-reduce-failed", "error", f"The all-reduce failed: {lines}", fix, evidence)
 
 

@@ -60,7 +60,7 @@ def judge_contents(
         yield Finding("verify-does-not-fit", "error", message, fix, {"content": judgement.evidence})
     if contents.left:
         message = f"The content of {join_words(contents.left, joiner='and')} is not judged: it is too large."
-        yield Finding("verify-contents-not-judged", "warning", message, "Run `matrix audit WHEEL`.")
+        yield Finding("verify-contents-not-judged", "warning", message, "Run `matrix check WHEEL`.")
 
 
 def _is_open(pick: Distribution, catalog: Catalog) -> bool:

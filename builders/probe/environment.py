@@ -462,7 +462,7 @@ def _gpus(reply: EnvironmentReply, lock: Resolution | None, *, need_gpu: bool) -
             yield Finding("verify-no-gpu", "error", message, fix)
         else:
             message = f"GPU kernels of {name} are not judged: it finds no GPU here{reason}"
-            fix = "`matrix verify --gpu` submits a job that tests them."
+            fix = "`matrix check CONTAINER --gpu` submits a job that tests them."
             yield Finding("verify-gpu-not-judged", "warning", message, fix)
 
 

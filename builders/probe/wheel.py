@@ -69,7 +69,7 @@ def _load(load: LoadReply, reply: WheelReply, recipe: Recipe, kind: str, rebuild
     if reason:
         message = f"{what}: not judged, because {reason}"
         node = "a GPU node" if recipe.backend == "rocm" else "the machine that will run it"
-        later = "" if load.error == UNSEEN else f"Run `matrix verify` on {node}."
+        later = "" if load.error == UNSEEN else f"Run `matrix check --run` on {node}."
         return Finding("probe-not-judged", "warning", message, later, evidence)
     repair = _repair(load, reply, rebuild) if rebuild else _READ_LOG
     return Finding(f"probe-{kind}-failed", "error", f"{what}: fails with {load.failure}", repair, evidence)

@@ -251,12 +251,12 @@ def pack_directory(directory: Path, target: Path) -> None:
         ):
             for path in sorted(directory.iterdir()):
                 if path.name not in _NOT_SOURCE:
-                    archive.add(path, f"{target.name.removesuffix('.tar.gz')}/{path.name}", filter=_is_source)
+                    archive.add(
+                        path,
+                        f"{target.name.removesuffix('.tar.gz')}/{path.name}",
+                        filter=lambda member: None if member.name.endswith("/__pycache__") else member,
+                    )
         temporary.replace(target)
-
-
-def _is_source(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    return None if member.name.endswith("/__pycache__") else member
 
 
 def fetch_published(

@@ -30,7 +30,7 @@ _CACHE_HINT = "Free some space, or set XDG_CACHE_HOME to a writable directory wi
 _DISK_FULL_DIAGNOSES = {"disk-full", "quota"}
 """Ids in `builders.diagnosis` of a build whose own programs ran out of disk space."""
 _LEAST_FREE = 1 << 20  # bytes; a program that fails with less free space failed because of it
-_NO_THREAD = "can't start new thread"
+_NO_THREAD = "can't start new thread"  # CPython raises a RuntimeError without a number (thread_run)
 _PROCESSES_HINT = "Wait until other programs of this user have ended, or raise the limit with `ulimit -u`."
 _UNUSABLE_NAMES = {
     errno.EISDIR: "is a directory, not a file",
@@ -113,7 +113,7 @@ def explain_any_lack(error: Exception) -> MatrixError | None:
         return explain_any_os_error(error)
     if isinstance(error, RuntimeError) and not _has_home():
         return EnvironmentLacksError("This user has no home directory.", hint="Set HOME to a directory.")
-    if isinstance(error, UnicodeEncodeError) and "surrogates not allowed" in error.reason:
+    if isinstance(error, UnicodeEncodeError) and error.encoding == "utf-8":  # it has every other character
         path = os.fsencode(error.object).decode(errors="backslashreplace")
         msg = f"A name is not valid UTF-8: {shorten(path)}."
         return EnvironmentLacksError(msg, hint="Rename the file or directory.")

@@ -125,6 +125,7 @@ def exclusive_lock(path: Path, *, on_wait: Callable[[], None] | None = None) -> 
             thread.join()
     finally:
         with suppress(OSError):
+            # If this process was suspended for long, the lease expired, and another has its name by now.
             if os.path.samestat(os.fstat(file), lease.lstat()):
                 lease.unlink()
         os.close(file)
@@ -158,8 +159,11 @@ def _acquire(path: Path, holder: Holder, on_wait: Callable[[], None] | None) -> 
         # While the file system does not answer, no holder can change its lease: such time must not expire it.
         counted, last = min(now - last, _COUNTED), now
         leases = _leases(path)
+        before = unchanged
         unchanged = {
-            number: (lease, unchanged[number][1] + counted if _is_same(unchanged.get(number), lease) else 0.0)
+            number: (lease, before[number][1] + counted)
+            if number in before and before[number][0] == lease
+            else (lease, 0.0)
             for number, lease in leases.items()
         }
         expired = {
@@ -167,6 +171,7 @@ def _acquire(path: Path, holder: Holder, on_wait: Callable[[], None] | None) -> 
             for number, (lease, seconds) in unchanged.items()
             if _has_ended(lease, otherwise=seconds >= EXPIRY)
         }
+        # A lease with a lower number counts as well: two processes that both create one see each other's.
         if len(expired) == len(leases):
             taken = _take(path, holder, expired)
             if taken is not None:
@@ -176,10 +181,6 @@ def _acquire(path: Path, holder: Holder, on_wait: Callable[[], None] | None) -> 
             on_wait = None
         time.sleep(wait * (1 + os.urandom(1)[0] / 255) / 2)  # so that two processes do not stay in step
         wait = min(wait * 2, _LONGEST_WAIT)
-
-
-def _is_same(before: tuple[_Lease, float] | None, lease: _Lease) -> bool:
-    return before is not None and before[0] == lease
 
 
 def _take(path: Path, holder: Holder, expired: dict[int, _Lease]) -> tuple[Path, int] | None:
@@ -199,6 +200,7 @@ def _take(path: Path, holder: Holder, expired: dict[int, _Lease]) -> tuple[Path,
         os.pwrite(file, msgspec.json.encode(holder), 0)
         others = _leases(path)
         others.pop(number, None)
+        # A lease that was not there before, or that changed since, has a living holder: this one withdraws.
         if all(expired.get(other) == content for other, content in others.items()):
             for other in others:
                 with suppress(OSError):
@@ -217,6 +219,7 @@ def _keep(file: int, holder: Holder, ended: threading.Event) -> None:
     while not ended.wait(BEAT):
         holder = msgspec.structs.replace(holder, beat=holder.beat + 1)
         with suppress(OSError):
+            # The number of beats only grows, so the text never becomes shorter and covers the one before.
             os.pwrite(file, msgspec.json.encode(holder), 0)
             os.fsync(file)  # other machines read the file from the server
 
@@ -253,6 +256,7 @@ def _read(path: Path) -> _Lease | None:
     content = b""
     if stat.S_ISREG(status.st_mode):
         with suppress(OSError):
+            # Since lstat, it may have become a link, or a pipe, which would wait for a writer.
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 content = os.read(file, _LARGEST)
@@ -299,11 +303,12 @@ def _has_ended(lease: _Lease, *, otherwise: bool) -> bool:
         os.kill(holder.pid, 0)  # /proc may hide the processes of other users
     except ProcessLookupError:
         return True
-    except (PermissionError, OverflowError):
+    except (PermissionError, OverflowError):  # it exists, for another user; or the number is damaged
         pass
     state, started = _state_of(holder.pid)
     if not state:
         return otherwise
+    # A zombie holds nothing. A process with another start has got the number of the holder, which has ended.
     return state in {"Z", "X"} or started != holder.started
 
 
@@ -313,7 +318,7 @@ def _state_of(pid: int) -> tuple[str, str]:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return "", ""
-    words = fields.rpartition(")")[2].split()
+    words = fields.rpartition(")")[2].split()  # the name of the program may contain spaces and brackets
     return words[0], words[19]
 
 
@@ -408,6 +413,7 @@ def ensure_cached(root: Path, build: Callable[[], None]) -> None:
                     make_read_only(os.path.join(directory, name))  # noqa: PTH118  many thousand files
                 if directory != str(root):
                     make_read_only(directory)
+            # The marker comes last, except for the directory itself, which must be writable for it.
             write_atomic(root / _MARKER, "{}\n")
             make_read_only(str(root))
         except BaseException:

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from builders.constants import LOCK_FILE
 from matrix.input.settings import Settings, load_catalog, merge, read_settings
 from matrix.show.console import Console
@@ -29,6 +31,12 @@ class Context:
     def with_options(self, **changes: object) -> Context:
         """Return a context with changed options, without the objects created from the present ones."""
         return Context(argparse.Namespace(**{**vars(self.args), **changes}), self.console)
+
+    def with_settings(self, **changes: object) -> Context:
+        """Return a context with changed settings, without the objects created from the present ones."""
+        context = self.with_options()
+        context.settings = msgspec.structs.replace(self.settings, **changes)
+        return context
 
     def with_lock(self, lock: Resolution) -> Context:
         """Return a context with a lock that need not be stored."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 EXIT_CODES = (
     "exit codes: 0 success, 1 the answer is no, 2 bad usage or input, 3 a tool or the network is missing,\n"
-    "70 internal error, 130 interrupted"
+    "4 not everything could be judged, 70 internal error, 130 interrupted"
 )
 _ARCHITECTURE_FLAG = re.compile(r"--(gfx\d+[0-9a-z-]*)")
 

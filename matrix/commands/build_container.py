@@ -56,7 +56,7 @@ from matrix.command_line.options import (
     normalized_name,
     output_path,
 )
-from matrix.commands import build_wheels, env, fetch, verify
+from matrix.commands import build_wheels, check, env, fetch
 from matrix.consumers import container_consumers, load_consumer
 from matrix.consumers.shared.installation import write_files
 from matrix.input.facts_file import Draft
@@ -70,6 +70,9 @@ from matrix.input.locking import (
 )
 from matrix.input.request import facts_files
 from matrix.input.settings import overlays
+from matrix.judging.judge import judge_thing
+from matrix.judging.running import submit_job
+from matrix.show.check_text import show
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted, format_size, sdists_text, shortened
 from matrix.show.resolution_text import build_times, show_conflict
@@ -516,13 +519,14 @@ class _Work:
         return 0
 
     def _check(self, path: Path, space: Sequence[Space]) -> int:
-        """Verify a container, and record that it is sound; return the exit code."""
-        context = self._verification(path)
-        reply, self.findings = verify.verify(context, self._built_wheels())
-        is_defective = verify.is_defective(self.findings)
-        if self.context.args.format != "json" and (is_defective or self.console.verbosity > 0):
-            verify.show(context.args.image, reply, self.findings, self.console)
-        if is_defective:
+        """Judge a container and start it, and record that it works; return the exit code."""
+        thing = self._thing(path)
+        judged, *_ = judge_thing(thing, self._options_of(check, thing, "--run"), self._built_wheels())
+        self.findings = judged.findings
+        does_not_fit = judged.verdict == "does-not-fit"
+        if self.context.args.format != "json" and (does_not_fit or self.console.verbosity > 0):
+            show(judged, self.console)
+        if does_not_fit:
             return self._report("failed", space, 1)
         self.container.state.verified = True
         self.container.save()
@@ -531,10 +535,10 @@ class _Work:
         self._done("verify", detail)
         return 0
 
-    def _verification(self, path: Path, *words: str) -> Context:
-        python, folder = self.container.maker.python, self.container.folder
-        where = ["--image", str(path)] if python is None else ["--python", python(folder, path)]
-        return self._options_of(verify, *where, *words)
+    def _thing(self, path: Path) -> str:
+        """Return what starts the Python of a container or environment, as `matrix check` names it."""
+        python = self.container.maker.python
+        return str(path) if python is None else python(self.container.folder, path)
 
     def _finish(self) -> int:
         """Verify a finished container that was not verified, submit the GPU check, and print the result."""
@@ -544,8 +548,8 @@ class _Work:
             if code := self._check(container.path, ()):
                 return code
         if args.gpu_check:
-            words = ["--gpu", "-o", str(container.folder / "verify.sbatch")]
-            verify.submit_job(self._verification(container.path, *words))
+            thing, script = self._thing(container.path), container.folder / "verify.sbatch"
+            submit_job(thing, self._options_of(check, thing, "--gpu", "-o", str(script)))
         return self._report("ok", ())
 
     def _is_finished(self) -> bool:

@@ -188,9 +188,9 @@ def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Ca
         same_target(context.lock, args, catalog)
         report_hosts(context)
         return context.lock, catalog
-    catalog = context.catalog_with_image
     if names and not context.settings.has_requirements:
-        context.settings.requirements = list(names)
+        context = context.with_settings(requirements=list(names))
+    catalog = context.catalog_with_image
     answer = context.resolve()
     if isinstance(answer, Conflict):
         show_conflict(answer, console, as_json=args.format == "json")

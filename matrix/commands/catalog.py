@@ -164,8 +164,8 @@ def execute(context: Context) -> int:
     args, console = context.args, context.console
     settings = context.settings
     if args.action == "check":
-        settings.catalog = [*settings.catalog, *map(str, args.files)]
-        return _check(args, overlays(settings), console)
+        files = [*settings.catalog, *map(str, args.files)]
+        return _check(args, overlays(msgspec.structs.replace(settings, catalog=files)), console)
     if args.action == "learn":
         return _learn(context)
     if args.action == "update":

@@ -15,15 +15,17 @@ from builders.containers.inspection import with_inspected_image
 from builders.index import Index
 from builders.storage.io_errors import not_an_index
 from matrix.command_line.options import add_format, add_index, add_names, add_target_options, date, nonempty
-from matrix.input.environment_file import is_environment, read_environment
 from matrix.input.inputs import Inputs
 from matrix.input.locking import catalog_with_image_of, overlays_of
 from matrix.input.request import make_request
 from matrix.input.settings import load_catalog, read_settings
+from matrix.judging.repair import replaced
+from matrix.reading.installed import is_environment
+from matrix.reading.items import Item
+from matrix.reading.recognise import read
 from matrix.show.consequences_text import consequences_text, summary
 from matrix.show.included_json import DiffDocument, SideDocument
 from matrix.show.resolution_text import title_of
-from resolver.answers.repair import Wanted, replaced
 from resolver.answers.table import ROW_COMPONENTS
 from resolver.compiling.problem_builder import window_of
 from resolver.consequences import (
@@ -169,7 +171,9 @@ def _between_environments(context: Context, paths: Sequence[Path]) -> list[Conse
         if was != now and not (name in _PLATFORM and "" in {was, now}):  # a lock does not state all of it
             reasons = [
                 tuple(CoreItem(f"{change.before}: {change.reason}", "fact", change.source) for change in side)
-                for side in (replaced(context.catalog, [Wanted(name, version)])[1] for version in (was, now))
+                for side in (
+                    replaced(context.catalog, [Item(name=name, version=version)])[1] for version in (was, now)
+                )
             ]
             changes.append(
                 Consequence(
@@ -190,9 +194,9 @@ def _content_of(path: Path) -> dict[str, str]:
         lock = read_lock(path)
         content = {name: lock.version_of(name) for name in _PLATFORM} | {"python": lock.version_of("python")}
         return content | {pick.name: pick.pinned for pick in lock.distributions}
-    found = read_environment(path)
-    content = {item.name: item.version for item in found.wanted if not item.conda} | found.platform
-    return content | {"python": minor(content.get("python", ""))}
+    found = read(path)
+    content = {item.name: item.version for item in found.items if item.installer != "conda"} | found.platform
+    return content | {"python": minor(found.python)}
 
 
 def _settings(context: Context) -> tuple[Settings, Settings]:

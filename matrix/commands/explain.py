@@ -1,16 +1,11 @@
-"""``matrix explain``: why a version was chosen, why there is no solution, or what failed in a log."""
+"""``matrix explain``: why a version was chosen, or why there is no solution."""
 
 from __future__ import annotations
 
 import shlex
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from packaging.utils import canonicalize_name
-
 from builders.constants import LOCK_FILE
-from builders.findings import Finding
 from matrix.api import package_indexes
 from matrix.command_line.options import add_format, add_lock
 from matrix.input.locking import catalog_of, catalog_with_image_of
@@ -51,18 +46,6 @@ SUMMARY = "show why a version was chosen, with the facts and their sources"
 EXAMPLE = "matrix explain torch"
 
 
-class DiagnosisDocument(JsonDocument, kw_only=True):
-    """The known failures in a log."""
-
-    status: Literal["ok", "unrecognized"]
-    log: str
-    kind: Literal["", "build", "run"]
-    """Whether the log is of a build (or an installation) or of a running program; empty if unknown."""
-    diagnosis: list[Finding]
-    unknown: list[Finding]
-    """Errors that no known failure has, with the most similar known failures."""
-
-
 class ExplainDocument(JsonDocument, kw_only=True):
     """Why versions were chosen."""
 
@@ -84,24 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " (default: all; or the conflict, if the last resolve in this directory had one)",
     )
     add_lock(parser)
-    parser.add_argument(
-        "--log",
-        dest="logfile",
-        metavar="FILE",
-        help="explain the failure in a log of a build, pip, conda or cotainr instead; - reads a pipe."
-        " NAME is then the package that was built",
-    )
-    parser.add_argument(
-        "--backend", choices=("rocm", "cpu"), help="with --log: the backend of the build or installation"
-    )
     add_format(parser)
 
 
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
-    if args.logfile:
-        return _explain_log(args, console)
     conflict = None if args.name or args.lock != LOCK_FILE else last_conflict()
     if conflict:
         if args.format == "json":
@@ -135,34 +106,6 @@ def execute(context: Context) -> int:
         asks_why_not = requirement is not None and requirement.specifier is not None
         console.data("\n\n".join([*refused, *texts] if asks_why_not else [*texts, *refused]))
     return 0
-
-
-def _explain_log(args: argparse.Namespace, console: Console) -> int:
-    """Print the failures recognized in a log; return 1 if there are none."""
-    from builders.diagnosis import DiagnosisContext, diagnosis_text, read, read_log
-
-    context = DiagnosisContext(package=canonicalize_name(args.name or ""), backend=args.backend or "")
-    from_pipe = args.logfile == "-"
-    reading = read(sys.stdin.buffer, context) if from_pipe else read_log(Path(args.logfile), context)
-    findings = reading.findings
-    if args.format == "json":
-        status: Literal["ok", "unrecognized"] = "ok" if findings else "unrecognized"
-        document = DiagnosisDocument(
-            status=status,
-            log=args.logfile,
-            kind=reading.kind,
-            diagnosis=findings,
-            unknown=reading.unknown,
-        )
-        console.document(document)
-    elif findings:
-        console.data(diagnosis_text(findings, sources=True))
-    else:
-        unknown = [f"{finding}" for finding in reading.unknown]
-        console.data("\n".join(["No known failure was recognized in this log.", *unknown]))
-        if not args.backend:
-            console.info("Some failures are recognized only if the backend is known: add --backend rocm.")
-    return 0 if findings else 1
 
 
 def _refused_text(rejected: Sequence[RejectedVersion], more: int, name: str, console: Console) -> list[str]:

@@ -12,7 +12,7 @@ from builders.findings import Finding
 from builders.index import Index
 from builders.learning.origin import Origin, read_origin
 from builders.learning.recipe_draft import MARK, components_of, draft_text, gaps_of, unnamed_requirements
-from builders.learning.source import SourceFacts
+from builders.sources.facts import SourceFacts
 from builders.storage.files import write_atomic
 from matrix.api import check_build_hosts, package_indexes, resolve_settings
 from matrix.command_line.options import (
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from builders.learning.build_script import BuildVariable, Extension
+    from builders.sources.build_script import BuildVariable, Extension
     from matrix.command_line.context import Context
     from resolver.facts.schema import Row
 

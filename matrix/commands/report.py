@@ -20,7 +20,7 @@ from matrix.input.locking import names_target
 from matrix.report.page import ReportPage, TableData, render_page, subtitle_of, wheels_of
 from matrix.show.consequences_text import HEADINGS, summary
 from matrix.show.drawing import svg_of_lock
-from matrix.show.included_json import DiffDocument, InspectDocument
+from matrix.show.included_json import CheckDocument, DiffDocument
 from matrix.show.json_document import ConflictDocument
 from matrix.show.render import counted, duration
 from matrix.show.resolution_text import last_conflict
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from builders.building.provenance import Statement
     from builders.building.records import TaskState
     from matrix.command_line.context import Context
+    from matrix.judging.verdict import Judgement
     from resolver.facts.catalog import Catalog
     from resolver.model import Distribution, Request, Resolution
 
@@ -74,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="JSON output of `matrix diff` or `matrix inspect`, or of a `matrix resolve` without a "
+        help="JSON output of `matrix diff` or `matrix check`, or of a `matrix resolve` without a "
         "resolution (repeatable)",
     )
     parser.add_argument(
@@ -95,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
-    conflicts, changes, inspections = _included(args.include)
+    conflicts, changes, checks = _included(args.include)
     catalog, request = _request(context)
     index = Index(args.index)
     has_index = index.simple.is_dir()
@@ -124,7 +125,7 @@ def execute(context: Context) -> int:
         wheels=list(wheels(index)) if has_index else [],
         conflicts=conflicts,
         changes=changes,
-        inspections=inspections,
+        checks=checks,
         absent=_absent(has_lock=context.has_lock, has_index=has_index, has_changes=bool(changes)),
     )
     write_atomic(args.output, render_page(report))
@@ -140,10 +141,9 @@ def _request(context: Context) -> tuple[Catalog, Request]:
         known = {*catalog.package, *ROW_COMPONENTS}
         requirements = tuple(item for item in request.requirements if item.name in known)
         return catalog, replace(request, requirements=requirements, preinstalled=None)
-    settings = context.settings
-    if not settings.has_requirements:
-        settings.requirements = ["torch"]
-    settings.keep_installed = None
+    if not context.settings.has_requirements:
+        context = context.with_settings(requirements=["torch"])
+    context = context.with_settings(keep_installed=None)
     return context.catalog_with_image, context.request()
 
 
@@ -184,29 +184,29 @@ def _absent(*, has_lock: bool, has_index: bool, has_changes: bool) -> list[tuple
 
 def _included(
     paths: Sequence[Path],
-) -> tuple[list[Conflict], list[dict[str, Any]], list[InspectDocument]]:
-    """Return the conflicts, the changes and the inspections in files."""
+) -> tuple[list[Conflict], list[dict[str, Any]], list[Judgement]]:
+    """Return the conflicts, the changes and the judgements in files."""
     conflicts: list[Conflict] = []
     changes = []
-    inspections = []
+    checks: list[Judgement] = []
     for path in paths:
         try:
             document = json.loads(path.read_bytes())
             if "consequences" in document:
                 changes.append(_change(msgspec.convert(document, DiffDocument)))
-            elif "verdict" in document:
-                inspections.append(msgspec.convert(document, InspectDocument))
+            elif "things" in document:
+                checks += msgspec.convert(document, CheckDocument).things
             else:
                 conflicts.append(msgspec.convert(document, ConflictDocument, dec_hook=decode))
         except OSError as error:
             raise UsageError(f"Cannot read {path}: {error.strerror}.") from None
         except (ValueError, TypeError, RecursionError):
-            what = "`matrix diff`, `matrix inspect`, or `matrix resolve` with a conflict"
+            what = "`matrix diff`, `matrix check`, or `matrix resolve` with a conflict"
             msg = f"{path} is not JSON output of {what}."
             raise UsageError(
                 msg, hint="Write the file with one of these commands and `--format json`."
             ) from None
-    return conflicts, changes, inspections
+    return conflicts, changes, checks
 
 
 def _change(diff: DiffDocument) -> dict[str, Any]:

@@ -69,12 +69,11 @@ def execute(context: Context) -> int:
         msg = f"--reasons requires --format json or html, not {args.format}."
         hint = "For one cell, run `matrix resolve` with its torch, Python and base image."
         raise UsageError(msg, hint=hint)
-    settings = context.settings
-    if not settings.has_requirements:
-        settings.requirements = ["torch"]
-    if settings.keep_installed:
+    if not context.settings.has_requirements:
+        context = context.with_settings(requirements=["torch"])
+    if context.settings.keep_installed:
         console.warning("A table ignores --keep-installed: each cell is resolved for an empty environment.")
-        settings.keep_installed = None
+        context = context.with_settings(keep_installed=None)
     table = Table(context.catalog_with_image, context.request(), together=args.together)
     rows = table.rows_or_conflict(refused_too=args.all_rows)
     if isinstance(rows, Conflict):

@@ -19,13 +19,14 @@ from resolver.errors import MatrixError, UsageError
 from resolver.model import Requirement, Resolution
 from resolver.requirements import normalize_name, parse_requirement
 from resolver.texts import read_text
-from resolver.versions import join_words, shorten
+from resolver.versions import join_words, minor, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from builders.network.urls import PackageSources
     from matrix.input.settings import Settings
+    from matrix.reading.items import Item
     from matrix.reading.requirements import Document, Entry
 
 Kind = Literal["requirements", "constraints", "overrides"]
@@ -118,9 +119,9 @@ class Inputs(msgspec.Struct, kw_only=True):
             return
         self._done.add((real, kind))
         if path.name.startswith("pylock."):
-            from matrix.input.environment_formats import is_pylock
+            from matrix.reading.locks import is_pylock
 
-            if is_pylock(path):
+            if is_pylock(path.name):
                 self._add_pylock(path, kind)
                 return
         option = _OPTIONS.get(path.suffix.lower(), "-r")
@@ -137,20 +138,18 @@ class Inputs(msgspec.Struct, kw_only=True):
 
     def _add_pylock(self, path: Path, kind: Kind) -> None:
         from builders.network.urls import public_index
-        from matrix.input.environment_formats import read_pylock
+        from matrix.reading.locks import read_pylock
 
-        packages, python = read_pylock(path)
-        if python and kind == "requirements":
-            self._append(parse_requirement(f"python{python}"), kind, _Source())
-        for name, requirement, _ in packages:
-            self._add_requirement(requirement, kind, _Source(str(path), key=name))
         # Packages from PyPI come from the configured index, which may be a mirror.
         known = {"", public_index().rstrip("/")}
-        others = {
-            name: _index_url(url, _Source(str(path)))
-            for name, _, url in packages
-            if url.rstrip("/") not in known
-        }
+        others: dict[str, str] = {}
+        for item in read_pylock(read_text(path, pipes=True), str(path)).items:
+            if item.name != "python" or kind == "requirements":
+                key = "" if item.name == "python" else item.name
+                self._add_requirement(item.text, kind, _Source(str(path), key=key))
+            url = "".join(item.indexes[:1])
+            if url.rstrip("/") not in known:
+                others[item.name] = _index_url(url, _Source(str(path)))
         self.bound |= others
         if others:
             listed = join_words([*dict.fromkeys(others.values())], joiner="and")
@@ -158,28 +157,30 @@ class Inputs(msgspec.Struct, kw_only=True):
 
     def add_environment(self, path: Path) -> None:
         """Add the pip section of a conda environment file, and its Python."""
-        from matrix.judging.lines import conda_name, is_pip_line
-        from matrix.reading.conda_file import read_conda
+        from matrix.reading.conda_file import NOT_CONDA, read
         from matrix.reading.requirements import read_file
 
-        document = read_conda(read_file(path), str(path))
+        reading = read(read_file(path), str(path))
         source = _Source(str(path), directory=str(path.parent), chain=(os.path.realpath(path),))
-        for finding in document.findings:
+        for finding in reading.findings:
             if finding.severity == "error":
                 hint = finding.fix or f"`matrix check {path}` shows how to correct it."
                 raise replace(source, line=finding.evidence["line"]).error(finding.message, hint=hint)
-        installed: dict[str, None] = {}
-        for entry in document.conda:
-            here = replace(source, line=entry.line)
-            name = conda_name(entry.text)
-            if is_pip_line(entry.text) or not name:
-                msg = f"{shorten(entry.text)!r} is not a conda package."
+        for unread in reading.unread:
+            if unread.reason == NOT_CONDA:
+                here = replace(source, line=unread.line)
+                msg = f"{shorten(unread.text)!r} is not a conda package."
                 raise here.error(msg, hint="Requirements for pip belong in the pip section.")
-            if name == "python":
-                self.requirements += _python_requirement(document, entry, here)
-            elif name != "pip":
-                installed[name] = None
-        self._add_document(document, "requirements", source)
+        if reading.python:
+            self.requirements.append(parse_requirement(f"python=={minor(reading.python)}.*"))
+        installed: dict[str, None] = {}
+        for item in reading.items:
+            if item.name == "python":
+                self.requirements += _python_requirement(item, replace(source, line=item.line))
+            elif item.installer == "conda" and item.name != "pip":
+                installed[item.name] = None
+        assert reading.document is not None  # noqa: S101  a conda file has one
+        self._add_document(reading.document, "requirements", source)
         if installed:
             self._report_conda(source, list(installed))
 
@@ -419,14 +420,11 @@ def _index_url(text: str, source: _Source) -> str:
     raise source.error(msg, hint="Write https://HOST/PATH or file:///PATH")
 
 
-def _python_requirement(document: Document, entry: Entry, source: _Source) -> list[Requirement]:
-    if document.python:
-        return [parse_requirement(f"python=={document.python}.*")]
-    specifier = entry.text.partition("python")[2].strip()
-    if not specifier:
+def _python_requirement(item: Item, source: _Source) -> list[Requirement]:
+    if not item.specifier:
         return []
     try:
-        return [parse_requirement(f"python{specifier}")]
+        return [parse_requirement(f"python{item.specifier}")]
     except UsageError:
-        msg = f"matrix cannot use {shorten(entry.text)!r}."
+        msg = f"matrix cannot use {shorten(item.text)!r}."
         raise source.error(msg, hint="Write the Python as python=3.12 or python>=3.10,<3.13") from None

@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from builders.containers.image import image_name
+from builders.containers.image import find_image, image_name, is_local
 from builders.network.urls import without_password
 from matrix.input.inputs import Inputs
 from matrix.input.settings import Settings, overlays, site_file
 from resolver.errors import CatalogError, UsageError, did_you_mean
 from resolver.facts.catalog import overlay_files
 from resolver.facts.driver import identify_driver, lines_of_module, release_of_package
-from resolver.model import FactsFile, Request, Requirement, Target
+from resolver.model import IMAGE, FactsFile, Preinstalled, Request, Requirement, Target
 from resolver.requirements import normalize_name, parse_requirement
-from resolver.versions import join_words, minor, parse_specifier, shorten
+from resolver.texts import read_text
+from resolver.versions import is_version, join_words, minor, parse_specifier, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from matrix.reading.items import Reading
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend
     from resolver.model import Suggestion
@@ -52,8 +54,6 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         requirements += _glibc_of_consumer(settings.consumer or "", target, catalog)
     preinstalled = None
     if settings.keep_installed:
-        from matrix.input.environment_formats import read_preinstalled
-
         preinstalled = read_preinstalled(settings.keep_installed, catalog, settings.base_image or "")
     return Request(
         target,
@@ -70,6 +70,49 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         dated=settings.date is not None and settings.date < today,
         ops=request_ops(settings.ops),
     )
+
+
+def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Preinstalled:
+    """Return what ``--keep-installed`` names; of a base image elsewhere, only the catalog has facts."""
+    if source == IMAGE:
+        if not base_image or not is_local(Path(base_image)):
+            return Preinstalled(IMAGE)
+        from builders.containers.inspection import inspect_image
+
+        installed = inspect_image(find_image(Path(base_image))).installed
+        return Preinstalled(IMAGE, dict(sorted(installed.items())))
+    from matrix.reading import conda_list, pip_output
+
+    text = read_text(Path(source), hint=pip_output.HINT, pipes=True)
+    is_conda = conda_list.recognises(source, text)
+    reading = conda_list.read(text, source) if is_conda else pip_output.read(text, source)
+    for unread in reading.unread:
+        msg = f"{source}:{unread.line}: {unread.text!r}: {unread.reason}."
+        raise UsageError(msg, hint=pip_output.HINT)
+    if not reading.items:
+        msg = f"{source} lists no distributions."
+        raise UsageError(msg, hint=pip_output.HINT)
+    known = {*catalog.package, "torch", "torchvision", "torchaudio", "python", "rocm"}
+    return Preinstalled(source, dict(sorted(_versions(reading, known).items())))
+
+
+def _versions(reading: Reading, known: set[str]) -> dict[str, str]:
+    from matrix.reading.pip_output import HINT
+
+    versions: dict[str, str] = {}
+    for item in reading.items:
+        where = f"{reading.name}:{item.line}" if item.line else reading.name
+        name, version = item.name, item.version
+        if name in known and not version:
+            msg = f"{where}: the line gives the URL of {name}, but not its version."
+            raise UsageError(msg, hint=HINT)
+        if name in known and not is_version(version):
+            msg = f"{where}: {shorten(version)!r} is not a valid version of {name} (PEP 440)."
+            raise UsageError(msg, hint=HINT)
+        if name and versions.setdefault(name, version) != version:
+            msg = f"{where}: {name} {version} contradicts {name} {versions[name]} on an earlier line."
+            raise UsageError(msg, hint="List one environment per file.")
+    return versions
 
 
 def request_ops(texts: Sequence[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from matrix.judging.packages import (
     check_names,
     check_torch,
 )
-from matrix.reading.requirements import fixable, in_order, read_requirements
+from matrix.reading.requirements import Document, Entry, fixable, in_order, read_requirements
 from matrix.show.render import count_text
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from builders.findings import Finding
     from matrix.judging.target import ExpectedTarget
-    from matrix.reading.requirements import Document
+    from matrix.reading.items import Item, Reading
 
 _CHECKS = (
     check_lines,
@@ -54,6 +54,28 @@ def read_document(text: str, name: str) -> Document:
     from matrix.reading.conda_file import read_conda
 
     return read_conda(text, name)
+
+
+def document_of(reading: Reading) -> Document:
+    """Return what a file of another format installs in the form that the rules for lines read."""
+    urls = dict.fromkeys([*reading.index_urls, *(url for item in reading.items for url in item.indexes)])
+    options = [f"--extra-index-url {url}" for url in urls]
+    options += [f"--find-links {url}" for url in reading.find_links]
+    entries = [Entry(line=1, text=text, editable=False) for text in options]
+    conda: list[Entry] = []
+    for item in reading.items:
+        entry = Entry(line=item.line or 1, text=_line_of(item), editable=False)
+        if item.name:
+            (conda if item.installer == "conda" else entries).append(entry)
+    return Document(name=reading.name, lines=[], entries=entries, conda=conda, has_pip_section=False)
+
+
+def _line_of(item: Item) -> str:
+    if item.installer == "conda":
+        return f"{item.name}={item.version}" if item.version else f"{item.name}{item.specifier}"
+    extras = f"[{','.join(item.extras)}]" if item.extras else ""
+    versions = f" @ {item.url}" if item.url else f"=={item.version}" if item.version else item.specifier
+    return f"{item.name}{extras}{versions}{f' ; {item.marker}' if item.marker else ''}"
 
 
 def check(document: Document, expected: ExpectedTarget) -> list[Finding]:

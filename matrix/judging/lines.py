@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from packaging.requirements import Requirement
 
 from builders.constants import MOUNT_POINT, MOUNTED_INDEX
+from matrix.reading.conda_file import conda_name, is_pip_line
 from matrix.reading.pip_line import (
     INDEX_OPTIONS,
     ISOLATION_VARIABLE,
@@ -45,7 +46,6 @@ _ISOLATION = re.compile(r"build.isolation")
 _VISIBLE = ("/tmp/", "/var/tmp/", "/mnt/", "/srv/", "/media/")  # noqa: S108
 """Directories that are visible in cotainr's container, and directories in base images to bind to."""
 _PATH_OPTIONS = (*INDEX_OPTIONS, "--find-links", "--constraint", "--requirement")
-_CONDA_NAME = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9_.-]+)")
 _CONDA_TORCH = {"torch", "pytorch", "pytorch-gpu", "torchvision", "torchaudio"}
 _ROCM_CHANNEL = "rock-the-conda"
 """A channel that has torch for ROCm. Source: gbionics/rock-the-conda@6fee664:README.md, and
@@ -363,8 +363,6 @@ def _check_path(entry: Entry, text: str, expected: ExpectedTarget) -> Iterator[F
 
 def check_conda(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check conda's own dependencies."""
-    if document.kind != "conda":
-        return
     entries: dict[str, Entry] = {}
     with_rocm = any(_ROCM_CHANNEL in line.partition("#")[0] for line in document.lines)
     for entry in document.conda:
@@ -384,31 +382,9 @@ def check_conda(document: Document, expected: ExpectedTarget) -> Iterator[Findin
             message = f"AMD GPUs cannot use conda's {key}. {row.note}".rstrip()
             fix = f"Put {', '.join(row.by)} into the pip section." if row.by else ""
             yield finding("conda-torch", entry, message, fix=fix)
-    yield from _check_python(document, entries.get("python"), expected)
-    yield from _check_pip(document, entries.get("pip"))
-
-
-def is_pip_line(text: str) -> bool:
-    """Return whether one of conda's dependencies is a line for pip."""
-    start = text.partition("#")[0]
-    return (
-        text.startswith("-")
-        or "+" in start
-        or " @ " in text
-        or is_location(text.rsplit("::", maxsplit=1)[-1])
-    )
-
-
-def conda_name(text: str) -> str:
-    """Return the name in one of conda's dependencies; empty if there is none.
-
-    Examples
-    --------
-    >>> conda_name("conda-forge::Numpy=1.26")
-    'numpy'
-    """
-    name = _CONDA_NAME.match(text)
-    return name[1].lower() if name else ""
+    if document.kind == "conda":
+        yield from _check_python(document, entries.get("python"), expected)
+        yield from _check_pip(document, entries.get("pip"))
 
 
 def _has_no_version(entry: Entry) -> bool:

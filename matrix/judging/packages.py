@@ -492,7 +492,8 @@ def _resolve_known(
     platform: tuple[Requirement, ...] = ()
     while any(_is_read(catalog, name) for name in known):
         try:
-            if not platform and not brings_rocm and not any(map(is_rocm_package, entries)):
+            needs_image = any(_is_for_rocm(catalog, name) for name in known)
+            if needs_image and not platform and not brings_rocm and not any(map(is_rocm_package, entries)):
                 platform = image.requirements if isinstance(resolve(catalog, image, None), Resolution) else ()
             return known, resolve(catalog, replace(image, requirements=(*known.values(), *platform)), None)
         except NoVersionError as error:
@@ -520,30 +521,6 @@ def _is_read(catalog: Catalog, name: str) -> bool:
 def _is_for_rocm(catalog: Catalog, name: str) -> bool:
     package = catalog.package.get(name)
     return package is not None and package.system_rocm
-
-
-def unread(document: Document, expected: ExpectedTarget) -> list[str]:
-    """Return the distributions of a file for AMD GPUs whose release the catalog does not know."""
-    if expected.backend != "rocm":
-        return []
-    catalog = expected.catalog
-    entries = _entries_of_indexes(document, expected)
-    judged, _ = _resolve_known(entries, expected)
-    unjudged = {
-        name
-        for name, entry in entries.items()
-        if _is_read(catalog, name) and name not in judged and not _other_backend(entry)
-    }
-    names = [entry.pip.name for entry in document.entries if entry.pip.requirement is not None]
-    known = {*catalog.package, *catalog.wrong_name, *TORCH_FAMILY, *TRITON_NAMES, *expected.pins} - unjudged
-    return [
-        name
-        for name in dict.fromkeys(names)
-        if name not in known
-        and (name in unjudged or not is_rocm_package(name))
-        and not replacement(catalog, name)
-        and not is_for_cuda(name)
-    ]
 
 
 def _is_built(catalog: Catalog, name: str) -> bool:
@@ -616,6 +593,10 @@ def _check_extension(
     line = entry.pip
     if line.local or (line.pinned and _is_published(expected, line.name, line.pinned)):
         return
+    needs = {row.on for row in expected.catalog.requires_of(package.name)}
+    needs_torch = "torch" in needs
+    if not needs & {"torch", "rocm"}:
+        return  # pip builds it from PyPI as anywhere else, such as mpi4py with conda's MPI
     other_project = package.pypi == "other project"
     if other_project and not indexes.wheels_only(line.name):
         message = f"{line.name} on PyPI is a different project. pip installs that project"
@@ -641,7 +622,7 @@ def _check_extension(
     message = "Of several builds of this version, pip takes the one whose label sorts last. "
     message += "Without the index," if indexes.any else "The file names no index with such builds, so"
     if has_source:
-        message += " pip builds PyPI's source archive, without torch."
+        message += f" pip builds PyPI's source archive{', without torch' if needs_torch else ''}."
     else:
         message += f" pip takes what PyPI has, which the catalog does not list for {expected.against}."
     yield finding("unlabelled-extension", entry, message, fix=_PIN)

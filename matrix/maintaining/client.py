@@ -139,12 +139,10 @@ class Client:
         if page is None:
             return None
         try:
-            form, _, releases = pages.cut(page.content, page.kind, page.url, project)
+            releases = pages.releases(page.content, page.kind, page.url, project)
         except pages.PageError as error:
             raise EnvironmentLacksError(f"{page.url} is not a page of a package index: {error}.") from None
-        return {
-            version: list(pages.files(part, form, page.url, index)) for version, part in reversed(releases)
-        }
+        return {version: pages.files(rows, page.url, index) for version, rows in reversed(releases)}
 
 
 def wheels_of(releases: Releases | None) -> Releases:

@@ -1,1 +1,1 @@
-"""Readers: what an environment consists of, from files that describe it."""
+"""Readers: one module for each family of formats, all of which return the same type."""

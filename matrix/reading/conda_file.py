@@ -1,4 +1,4 @@
-"""Conda environment files, loaded and written by ruamel.yaml, which conda itself uses, in round-trip mode.
+"""Read and correct conda environment files, with ruamel.yaml in round-trip mode, as conda itself does.
 
 conda's rules come from its source (``conda/env/env.py``): the items of the pip section become the lines of
 a requirements file, only the last of several pip sections is used, and unknown keys are ignored.
@@ -13,6 +13,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
+import re2
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.constructor import DuplicateKeyError
@@ -20,15 +21,18 @@ from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from matrix.reading.pip_line import ISOLATION_VARIABLE
-from matrix.reading.requirements import HINT, LARGEST, Document, Entry, Kind, finding_at
+from matrix.reading.items import Item, Reading, Unread
+from matrix.reading.pip_line import ISOLATION_VARIABLE, is_location
+from matrix.reading.requirements import HINT, LARGEST, Document, Entry, Kind, add_entries, finding_at
 from resolver.errors import UsageError
+from resolver.texts import printable
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
+NOT_CONDA = "it is not a package of conda"
 _KEYS = ("name", "dependencies", "prefix", "channels", "variables")
 _BUILD_VARIABLE = re.compile(
     r"(PIP|DS|UV|MAX|CMAKE|TORCH|PYTORCH|ROCM|HIP|HCC|GPU|APEX|FLASH|CUDA|FORCE|CUPY|HOROVOD|AITER|BNB|NVTE"
@@ -36,12 +40,28 @@ _BUILD_VARIABLE = re.compile(
     r"|VLLM_TARGET_DEVICE|MKL_THREADING|(MPI)?(CC|CXX)$|\w*FLAGS$"
 )
 """Variables that builds read; each of a recipe's is one (a test compares them)."""
-_COMMENT = re.compile(r"\s+#.*$")
+_COMMENT = re.compile(r"(?<=\s)#.*$")
 _COMMENTED_OUT = "commented-out "
 """Prefix of an item of the tree that is written as a comment."""
 _COMMENTED_OUT_LINE = re.compile(
     rf"(?m)^(?P<indent>\s*)- (?P<quote>['\"]?){_COMMENTED_OUT}(?P<text>.*)(?P=quote)(?P<behind>.*)$"
 )
+_VERSION = r"(?:\d+!)?[A-Za-z0-9_*]+(?:[.+-][A-Za-z0-9_*]+)*"
+_OPERATOR = r"(?:==|!=|<=|>=|~=|<|>|=)"
+_SPEC = re2.compile(
+    r"(?:(?P<channel>[^\s\[\]=<>!~,|;]+)::?)?(?P<name>_{0,2}[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*)"
+    rf"(?:(?P<versions>(?:\s*{_OPERATOR}\s*|\s+){_VERSION}"
+    rf"(?:\s*[,|]\s*(?:{_OPERATOR}\s*)?{_VERSION})*)"
+    r"(?:(?:\s*=\s*|\s+)(?P<build>[A-Za-z0-9_*][A-Za-z0-9_.+*-]*))?)?"
+    r"\s*(?:\[[^\[\]]*\])?\s*"
+)
+"""Matches a package specification of conda: channel, name, versions, build, and more in brackets.
+
+Source: CEP 26 (names), CEP 29 (specifications), and what conda and rattler accept (tests/reading).
+"""
+_KEY = re2.compile(r"(?m)^(dependencies|channels)[ \t]*:")
+_NAME = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9_.-]+)")
+_PIN = re2.compile(rf"\s*(?P<operator>={{0,2}})\s*(?P<version>{_VERSION})")
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # YAML's
 
 
@@ -69,6 +89,7 @@ class CondaDocument(Document, kw_only=True):
             text = _text_of(item)
             if text is not None:
                 self.conda.append(self._entry(dependencies, position, text.strip()))
+                self._check_spec(line, text.strip())
             elif not isinstance(item, CommentedMap):
                 self.add("not-text", line, "conda expects a string here and stops with a Python error.")
             for key in item if text is None and isinstance(item, CommentedMap) else ():
@@ -88,6 +109,19 @@ class CondaDocument(Document, kw_only=True):
                 sections.append(item["pip"])
                 self._read_section(item)
         self.has_pip_section = bool(sections)
+
+    def _check_spec(self, line: int, text: str) -> None:
+        if conda_item(text) is not None or is_pip_line(text):
+            return
+        first, dash, _ = text.partition(" - ")
+        if dash and first == "pip":
+            message = f"YAML joins this line and those below it to one text: {shorten(text)!r}."
+            fix = "Write a colon after pip: `- pip:`"
+            self.add("conda-spec", line, message, fix=fix)
+        else:
+            message = f"conda cannot read {shorten(text)!r}: it is not a package with versions."
+            fix = "Write a name, or a name and versions, such as numpy>=1.26,<2 or numpy=1.26."
+            self.add("conda-spec", line, message, fix=fix)
 
     def _read_section(self, item: CommentedMap) -> None:
         section = item["pip"]
@@ -199,6 +233,60 @@ class CondaDocument(Document, kw_only=True):
         return text.replace("\n", end)
 
 
+def conda_item(text: str, *, line: int = 0) -> Item | None:
+    """Return what one of conda's package specifications installs; None if conda or mamba rejects it.
+
+    One equals sign means that version and those below it: ``numpy=1.26``; with a build or two equals signs,
+    the version is exact.
+
+    Examples
+    --------
+    >>> str(conda_item("conda-forge::Numpy==1.26.4")), str(conda_item("numpy=1.26"))
+    ('numpy 1.26.4', 'numpy =1.26')
+    >>> conda_item("numpy=>1.26"), conda_item("numpy>=1.26,")
+    (None, None)
+    """
+    spec = _SPEC.fullmatch(text.partition("#")[0].strip())
+    if spec is None:
+        return None
+    versions = spec["versions"] or ""
+    pin = _PIN.fullmatch(versions)
+    exact = pin and "*" not in pin["version"] and (pin["operator"] != "=" or spec["build"])
+    return Item(
+        name=spec["name"].lower(),
+        version=pin["version"] if pin and exact else "",
+        specifier="" if exact else "".join(versions.split()),
+        installer="conda",
+        build=spec["build"] or "",
+        channel=(spec["channel"] or "").rstrip(":"),
+        line=line,
+        text=printable(text),
+    )
+
+
+def conda_name(text: str) -> str:
+    """Return the name in one of conda's dependencies; empty if there is none.
+
+    Examples
+    --------
+    >>> conda_name("conda-forge::Numpy=1.26")
+    'numpy'
+    """
+    name = _NAME.match(text)
+    return name[1].lower() if name else ""
+
+
+def is_pip_line(text: str) -> bool:
+    """Return whether one of conda's dependencies is a line for pip."""
+    start = text.partition("#")[0]
+    return (
+        text.startswith("-")
+        or "+" in start
+        or " @ " in text
+        or is_location(text.rsplit("::", maxsplit=1)[-1])
+    )
+
+
 def _as_comment(line: re.Match[str]) -> str:
     quote = line["quote"]
     text = line["text"].replace("''", "'") if quote == "'" else line["text"]
@@ -280,6 +368,39 @@ def read_conda(text: str, name: str) -> CondaDocument:
     document.check_channels(tree.get("channels"))
     document.check_variables(tree.get("variables"))
     return document
+
+
+def recognises(name: str, head: str) -> bool:
+    """Return whether a file is for conda: by its name, or a key if its name does not tell."""
+    ending = name.rpartition(".")[2].lower()
+    return ending in {"yml", "yaml"} or (ending not in {"txt", "in"} and _KEY.search(head) is not None)
+
+
+def read(text: str, name: str) -> Reading:
+    """Read what conda and pip install from an environment file."""
+    document = read_conda(text, name)
+    reading = Reading(
+        kind="conda environment",
+        name=name,
+        document=document,
+        findings=document.findings,
+        channels=_listed(document.tree.get("channels")),
+    )
+    variables = document.tree.get("variables")
+    if isinstance(variables, CommentedMap):
+        reading.variables = {str(key): str(value) for key, value in variables.items()}
+    for entry in document.conda:
+        item = None if is_pip_line(entry.text) else conda_item(entry.text, line=entry.line)
+        if item is not None:
+            reading.add(item)
+        else:
+            reading.unread.append(Unread(entry.line, printable(entry.text), NOT_CONDA))
+    add_entries(reading, document.entries)
+    return reading
+
+
+def _listed(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, CommentedSeq) else []
 
 
 def _load(text: str, name: str) -> tuple[YAML, object, DuplicateKeyError | None]:

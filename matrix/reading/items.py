@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from builders.findings import Finding
     from builders.installed.reading import Installed
+    from matrix.reading.requirements import Document
 
+_PYTHON = re.compile(r"={0,3}(\d+(?:\.\d+)*)(?:\.\*)?")
 Installer = Literal["pip", "conda", "image", "unknown"]
 
 
@@ -53,6 +57,20 @@ class Unread(msgspec.Struct, frozen=True):
     matters: bool = True
     """Whether it may install or change something that is judged."""
 
+    def __str__(self) -> str:
+        where = f"line {self.line}: " if self.line else ""
+        return f"{where}{self.text}{f' ({self.reason})' if self.reason else ''}"
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """What a job script asks Slurm for, and what it starts."""
+
+    directives: dict[str, str] = {}
+    """Options of ``#SBATCH``, by their long names."""
+    modules: list[str] = []
+    launches: list[tuple[int, list[str]]] = []
+    """Commands that start tasks or containers, as lines and words."""
+
 
 class Reading(msgspec.Struct, kw_only=True):
     """What a reader found in a file, tree or image."""
@@ -66,7 +84,7 @@ class Reading(msgspec.Struct, kw_only=True):
     python: str = ""
     """The version of Python that it pins."""
     index_urls: list[str] = []
-    """The indexes of the whole file, the main one first."""
+    """The indexes of the whole file, as far as it names them; one that is the main index first."""
     find_links: list[str] = []
     channels: list[str] = []
     variables: dict[str, str] = {}
@@ -75,5 +93,21 @@ class Reading(msgspec.Struct, kw_only=True):
     """Whether it says what is there (a list, a tree), rather than what would be installed."""
     findings: list[Finding] = []
     """Problems of the structure: what its own tool rejects."""
+    document: Document | None = None
+    """The file, if it can be corrected."""
+    job: Job | None = None
     content: Installed | None = None
     """The files of a tree or image."""
+    platform: dict[str, str] = {}
+    """What else an image has: ROCm, glibc, libstdc++ (as the GCC that has it), operating system, MPI."""
+    how: str = ""
+    """How an image was read; empty for anything else."""
+
+    def add(self, item: Item) -> None:
+        """Add an item; a Python of one version is what the file pins."""
+        if item.name == "python":
+            item = replace(item, installer="unknown")
+            if pin := _PYTHON.fullmatch(item.version or item.specifier):
+                self.python = pin[1]
+                return
+        self.items.append(item)

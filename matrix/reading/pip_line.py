@@ -1,4 +1,4 @@
-"""One line of a requirements file, parsed by pip's own code; a URL or path becomes ``NAME @ URL``.
+"""One line of a requirements file, parsed by pip's own code, and the item that it installs.
 
 `pip-requirements-parser` contains the parser of pip 22. Options that pip has added or removed since are
 adjusted here.
@@ -35,9 +35,11 @@ from pip_requirements_parser import (
 
 from builders.network.urls import without_password
 from builders.pyproject import static_metadata
+from matrix.reading.items import Item
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name
 from resolver.requirements import parse_requirement as parse_stated
+from resolver.texts import printable
 from resolver.versions import is_version, shorten, version_or_none
 
 if TYPE_CHECKING:
@@ -67,6 +69,9 @@ _SOURCE_ARCHIVES = (".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz")
 _TOO_LONG = re.compile(r"\d{1000}|^\s*[\w.-]{256}")
 """Matches numbers and names that are too long for any version or file."""
 
+LONGEST_LINE = 50_000
+"""Longest line that is read, in characters; pip's parser of options needs minutes for longer ones."""
+_LONGEST = 5000  # characters of a requirement without options
 _EXTRAS = re.compile(r"(?P<location>.+)\[(?P<extras>[^\[\]]*)\]")
 _EGG = re.compile(r"egg=(?P<name>[\w.-]+)(?:\[(?P<extras>[^\]]*)\])?")
 _REMOTE = {"http", "https", "git+http", "git+https", "git+ssh", "git+git"}
@@ -178,6 +183,64 @@ class PipLine(msgspec.Struct, frozen=True, dict=True):
         return f"{requirement.name}{extras}=={version}{marker}{options}"
 
 
+def pip_item(text: str, *, line: int = 0, shown: str = "", indexes: tuple[str, ...] = ()) -> Item | None:
+    """Return what a line installs; None if it is neither a requirement, a URL nor a path.
+
+    `shown` is the text to keep, if it is not the line itself. A URL keeps its place; only the name of a wheel
+    tells a version.
+
+    Examples
+    --------
+    >>> pip_item("torch==2.5.1+cu124").version, pip_item("apex @ git+https://host/apex@abc").url
+    ('2.5.1+cu124', 'git+https://host/apex@abc')
+    >>> pip_item("https://host/torch-2.9.1%2Brocm6.4-cp312-cp312-linux_x86_64.whl").version
+    '2.9.1+rocm6.4'
+    """
+    if len(text) > LONGEST_LINE:
+        return None
+    parsed = PipLine(text)
+    requirement, location = parsed.requirement, parsed.location
+    if requirement is None and not location:
+        return None
+    marker = str(requirement.marker or "") if requirement else ""
+    if requirement is None:
+        location, _, marker = location.partition("; " if "://" in location else ";")
+    _, version = file_version(location)
+    extras = requirement.extras if requirement else _extras_of(location)
+    pinned = parsed.pinned
+    return Item(
+        name=parsed.name,
+        version=pinned or version,
+        specifier=str(requirement.specifier) if requirement and not pinned else "",
+        extras=tuple(sorted(map(normalize_name, extras))),
+        marker=marker.strip(),
+        url=location.strip(),
+        hashes=tuple(parsed.values("--hash")),
+        indexes=indexes,
+        line=line,
+        text=printable(shown or text),
+    )
+
+
+def file_version(url: str) -> tuple[str, str]:
+    """Return name and version of the wheel or sdist that a URL or path names; empty if it names none."""
+    file = url_path(url.partition("#")[0]).rpartition("/")[2] if "://" in url else url.rpartition("/")[2]
+    try:
+        if file.endswith(".whl"):
+            name, version, _, _ = parse_wheel_filename(unquote(file))
+        else:
+            name, version = parse_sdist_filename(unquote(file))
+    except (InvalidWheelFilename, InvalidSdistFilename):
+        return "", ""
+    return name, str(version)
+
+
+def _extras_of(location: str) -> set[str]:
+    extras = _EGG.search(location.partition("#")[2])
+    brackets = _EXTRAS.fullmatch(location) if "://" not in location else None
+    return _split((extras and extras["extras"]) or (brackets and brackets["extras"]) or "")
+
+
 @cache
 def _option_parser() -> OptionParser:
     parser: OptionParser = build_parser()
@@ -226,7 +289,7 @@ def parse_requirement(text: str) -> Requirement | None:
     """
     if "@" not in text and text.lower().endswith((".whl", *_SOURCE_ARCHIVES)):
         return None
-    if _TOO_LONG.search(text):
+    if len(text) > _LONGEST or _TOO_LONG.search(text):
         return None
     try:
         return Requirement(text)

@@ -13,8 +13,10 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.findings import SEVERITIES, Finding, Severity
+from matrix.reading.items import Reading, Unread
 from resolver.errors import UsageError
-from resolver.texts import read_text
+from resolver.texts import printable, read_text
+from resolver.versions import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,7 +32,8 @@ LARGEST = 2**20
 HINT = "Name a conda environment file (.yml) or a pip requirements file (.txt)."
 _CONDA_PIN = re.compile(r"(?:\S+::)?python(?:\s*={1,2}\s*|\s+)(\d+\.\d+)(\.[\d*]+)*(?:[\s=]\S*)?")
 """Matches a Python for conda, optionally with channel and build: ``conda-forge::python=3.12.*=*_cpython``."""
-_COMMENT = re.compile(r"(^|\s+)#.*$")
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*$")
+_LONGEST_SHOWN = 200
 _STRUCTURAL = {"several-pip-sections", "pip-not-listed"}
 """Findings whose correction changes more than one entry."""
 
@@ -85,6 +88,14 @@ RULES: dict[str, Severity] = {
     "hidden-path": "error",
     "relative-path": "error",
     "editable": "error",
+    # Job scripts
+    "job-image": "warning",
+    "job-variable": "warning",
+    "job-name": "warning",
+    "job-override": "warning",
+    "job-devices": "warning",
+    "job-layout": "warning",
+    "job-user-site": "warning",
     # Conda environment files
     "yaml-map": "error",
     "not-text": "error",
@@ -92,6 +103,7 @@ RULES: dict[str, Severity] = {
     "several-pip-sections": "error",
     "duplicate-key": "error",
     "unknown-key": "warning",
+    "conda-spec": "error",
     "pip-line-outside": "error",
     "conda-torch": "error",
     "pip-not-listed": "warning",
@@ -272,3 +284,43 @@ def read_requirements(text: str, name: str) -> Document:
             alone = following == number + 1 and code in lines[number - 1]
             entries.append(Entry(line=number, text=code, editable=alone))
     return Document(name=name, lines=lines, entries=entries)
+
+
+def recognises(_: str, __: str) -> bool:
+    """Return that any text may be requirements, so that each bad line is reported."""
+    return True
+
+
+def read(text: str, name: str) -> Reading:
+    """Read what pip installs from a requirements or constraints file."""
+    document = read_requirements(text, name)
+    reading = Reading(kind="requirements", name=name, document=document)
+    add_entries(reading, document.entries)
+    return reading
+
+
+def add_entries(reading: Reading, entries: Iterable[Entry]) -> None:
+    """Add what the lines for pip install, and the indexes that they name."""
+    from matrix.reading.pip_line import INDEX_OPTIONS, LONGEST_LINE, pip_item
+
+    main, extra = "", []
+    for entry in entries:
+        line, shown = entry.pip, printable(shorten(entry.text, _LONGEST_SHOWN))
+        if len(entry.text) > LONGEST_LINE:
+            reason = f"it has more than {LONGEST_LINE} characters"
+            reading.unread.append(Unread(entry.line, shown, reason))
+            continue
+        item = pip_item(entry.text, line=entry.line)
+        if item is not None:
+            reading.items.append(item)
+        elif line.requirement_text or line.error or line.unknown_options:
+            reading.unread.append(Unread(entry.line, shown, "it is not a requirement"))
+        elif line.values("--requirement", "--constraint"):
+            reason = "name that file to have it judged"
+            reading.unread.append(Unread(entry.line, shown, reason))
+        else:
+            main = next(iter(line.values(INDEX_OPTIONS[0])), main)
+            extra += line.values(INDEX_OPTIONS[1])
+            reading.find_links += line.values("--find-links")
+            reading.unread.append(Unread(entry.line, shown, "it is an option of pip", matters=False))
+    reading.index_urls += [*filter(None, [main]), *extra]

@@ -60,8 +60,8 @@ class ReportPage(msgspec.Struct, frozen=True, kw_only=True):
     wheels: Sequence[dict[str, Any]] = ()
     """From `matrix.commands.report.wheels`."""
     conflicts: Sequence[Conflict] = ()
-    inspections: Sequence[msgspec.Struct] = ()
-    """Output of `matrix inspect`: `InspectDocument`."""
+    checks: Sequence[msgspec.Struct] = ()
+    """Judgements of `matrix check`."""
     changes: Sequence[dict[str, Any]] = ()
     """Output of `matrix diff`, with its consequences by effect."""
     absent: Sequence[tuple[str, str]] = ()

@@ -1,17 +1,15 @@
-"""The JSON documents of `matrix diff` and `matrix inspect`, which `matrix report --include` reads, too."""
+"""The JSON documents of `matrix diff` and `matrix check`, which `matrix report --include` reads, too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-from builders.findings import Finding
+from matrix.judging.verdict import Judgement, Verdict
 from matrix.show.json_document import JsonDocument
-from resolver.answers.repair import Change
 from resolver.consequences import Consequence
-from resolver.model import CoreItem, Target
+from resolver.model import Target
 
 
 class SideDocument(msgspec.Struct, kw_only=True):
@@ -32,27 +30,9 @@ class DiffDocument(JsonDocument, kw_only=True):
     consequences: list[Consequence]
 
 
-class InspectDocument(JsonDocument, kw_only=True):
-    """Whether an environment fits, and what must change."""
+class CheckDocument(JsonDocument, kw_only=True):
+    """What things are, whether they work at the site, and why not."""
 
-    status: Literal["ok", "changed", "conflict", "errors"]
-    """``ok``: it fits as it is. ``changed``: it fits with the changes. ``conflict``: nothing fits.
-    ``errors``: a finding shows that it does not work."""
-    verdict: str
-    file: str
-    against: str
-    distributions: int
-    changes: Sequence[Change]
-    unread: Sequence[str]
-    how: str = ""
-    """How an image was read; empty for anything else."""
-    platform: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Python, torch and triton of what is installed; ROCm, glibc, libstdc++ (as the GCC that has it) and the
-    system of an image."""
-    requirements: Sequence[str] = ()
-    """The requirements of the environment that fits."""
-    core: Sequence[CoreItem] = ()
-    """The reasons for a conflict."""
-    written: Sequence[str] = ()
-    findings: Sequence[Finding] = ()
-    """What the files show; for a file that describes an environment, what `matrix check` finds."""
+    status: Verdict
+    """The worst verdict."""
+    things: list[Judgement]

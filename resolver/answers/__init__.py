@@ -1,1 +1,1 @@
-"""From a solution or a contradiction to an answer: resolution, confirmation, conflict, table, repair."""
+"""From a solution or a contradiction to an answer: resolution, confirmation, conflict, table."""

@@ -15,7 +15,7 @@ import networkx
 from msgspec.structs import replace
 
 from resolver.answers.resolution import generations as install_order
-from resolver.model import Distribution, Edge, Resolution, html_table
+from resolver.model import Distribution, Edge, Resolution
 
 PIP = "pip"
 """The origin of a build requirement whose version pip chooses."""
@@ -24,28 +24,6 @@ PIP = "pip"
 if TYPE_CHECKING:
     from resolver.facts.schema import EdgeKind
 
-    _StrGraph = networkx.DiGraph[str]
-else:
-    _StrGraph = networkx.DiGraph  # at run time it takes no parameter
-
-
-class BuildGraph(_StrGraph):
-    """A build graph, which notebooks show as a table."""
-
-    def __repr__(self) -> str:
-        return f"<BuildGraph: {len(self)} distributions in {len(generations(self))} generations>"
-
-    def _repr_html_(self) -> str:
-        rows = []
-        for number, group in enumerate(generations(self), start=1):
-            for name in group:
-                pick = pick_in(self, name)
-                needs = ", ".join(sorted(self.successors(name)))
-                rows.append(
-                    [str(number), name, pick.pinned if pick else "", pick.origin if pick else PIP, needs]
-                )
-        return html_table("Build graph", ["generation", "name", "version", "origin", "requires"], rows)
-
 
 def build_graph(resolution: Resolution) -> networkx.DiGraph[str]:
     """Return the build graph of a resolution; raise `CycleError` if the edges form a cycle."""
@@ -53,7 +31,7 @@ def build_graph(resolution: Resolution) -> networkx.DiGraph[str]:
     names = {name for edge in edges for name in (edge.subject, edge.object)}
     names |= {pick.name for pick in resolution.distributions}
     picks = {pick.name: pick for pick in resolution.picks}
-    graph = BuildGraph()
+    graph: networkx.DiGraph[str] = networkx.DiGraph()
     for name in sorted(names):
         graph.add_node(name, pick=picks.get(name))
     for edge in edges:

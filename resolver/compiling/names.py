@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _MOST_FORGOTTEN = 2
 """How many characters at its end a misspelled name may lack, unless a word ends there."""
-INSPECT_HINT = "`matrix inspect FILE --repair -o DIR` adapts a whole environment for CUDA."
+INSPECT_HINT = "`matrix check FILE --repair -o DIR` adapts a whole environment for CUDA."
 
 
 def replacement(catalog: Catalog, name: str, *, conda: bool = False) -> Replaces | None:

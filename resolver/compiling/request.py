@@ -249,4 +249,4 @@ def unknown_component(name: str, known: Iterable[str]) -> UsageError:
     hint = did_you_mean(name, sorted(known))
     if hint.startswith("Known"):
         hint += " Only `matrix resolve` looks up other distributions, if a package index is configured."
-    return UsageError(f"{shorten(name)!r} is not in the catalog.", hint=hint)
+    return NoVersionError(f"{shorten(name)!r} is not in the catalog.", name, hint=hint)

@@ -268,6 +268,8 @@ class Job(Row, frozen=True, kw_only=True):
     """Whether each process sees only its own GPU, as number 0."""
     network: tuple[str, ...] = ()
     """Options of sbatch for jobs on several nodes."""
+    avoid: dict[str, str] = {}
+    """Options of Slurm that break programs with torch, each with the reason (without full stop)."""
     torchrun: bool = True
     module_path: str = ""
     modules: dict[str, tuple[str, ...]] = {}

@@ -116,7 +116,8 @@ class Requirements(Part):
             msg = (
                 f"No index has the project {shorten(name)!r}. Searched: {', '.join(self.index.indexes.urls)}."
             )
-            raise UsageError(msg, hint=hint_for_unknown(name, self.world.bound, self.index.candidates))
+            hint = hint_for_unknown(name, self.world.bound, self.index.candidates)
+            raise NoVersionError(msg, name, hint=hint)
         if not nodes[0].allowed_by(requirement.specifier) and not when:
             but = self._but_url(nodes[0], 0)
             msg = f"No release of {name} matches {shorten(requirement.text)!r}{but}."

@@ -83,7 +83,7 @@ class TestImage:
         assert isinstance(refusal, EnvironmentLacksError)
         assert self.LACKS[lack] in refusal.message
         assert "tiny 1.0+rocm6.4 cannot be compiled" in refusal.message
-        assert "doctor" in refusal.hint
+        assert "check" in refusal.hint
 
     def test_complete_image_is_accepted(self, task: Task, tmp_path: Path) -> None:
         assert "tiny-1.0.tar.gz is not in the cache" in building(task, Index(tmp_path / "index")).message

@@ -24,11 +24,15 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from builders.audit import Expected, WheelAudit, audit_wheel
+from builders.building.compilation import copy_out
 from builders.building.directory import BuildDirectory
 from builders.building.inputs import Limits, requirements_of
 from builders.building.plan import Task, local_build_host
 from builders.building.task import build_wheel
+from builders.environments.layers import BuildEnvironment, Layers
 from builders.environments.wheelhouse import FetchOptions
+from builders.findings import Finding
 from builders.index import Index
 from builders.machine import host
 from builders.storage.files import cache_root
@@ -268,7 +272,51 @@ def test_extension_that_does_not_load_is_not_published(
     assert contents(index.root) == before
 
 
-@pytest.mark.integration
+@pytest.fixture
+def without_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prepare builds without installing anything: tests that use this do not compile."""
+
+    def make_environment(*_: object, root: Path, **__: object) -> BuildEnvironment:
+        root.mkdir(exist_ok=True)
+        return BuildEnvironment(root, (), ())
+
+    monkeypatch.setattr("builders.building.task.make_layers", lambda *_, **__: Layers(None, None))
+    monkeypatch.setattr("builders.building.task.make_environment", make_environment)
+
+
+@pytest.mark.usefixtures("without_environment")
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_wheel_that_changes_after_the_build_is_not_published(
+    task_for: MakeTask,
+    index: Index,
+    make_wheel: Callable[..., Path],
+    contents: Contents,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_changed: bool,
+) -> None:
+    def compile_wheel(*_: object, wheels: Path, directory: BuildDirectory, **__: object) -> tuple[Path, str]:
+        directory.log.touch()
+        return copy_out("sound", make_wheel("sound", folder="raw").parent, wheels, wheels / "log")
+
+    def check_build(wheel: Path, *_: object) -> tuple[WheelAudit, list[Finding]]:
+        if is_changed:
+            other = make_wheel("sound", files={"sound.py": b"ANSWER = 43"}, folder="other")
+            other.replace(wheel)
+        return audit_wheel(wheel, Expected()), []
+
+    monkeypatch.setattr("builders.building.task.compile_wheel", compile_wheel)
+    monkeypatch.setattr("builders.building.task.check_build", check_build)
+    before = contents(index.root)
+    if is_changed:
+        with pytest.raises(BuildError, match="changed after it was built"):
+            build(task_for("sound"), index)
+        assert contents(index.root) == before
+    else:
+        assert [build(task_for("sound"), index)] == index.wheels("sound")
+
+
+@pytest.mark.usefixtures("without_environment")
 @pytest.mark.parametrize(("code", "line", "is_kept"), [
     (-9, "", True),
     (137, "", True),

@@ -226,9 +226,9 @@ def test_every_form_has_the_same_verdict(tmp_path: Path, capsys: pytest.CaptureF
         oci_directory(tmp_path / "oci", whole),
     ]  # fmt: skip
     for path in forms:
-        assert main(["inspect", str(path), "--site", "lumi-g", "--date", "2026-11-20"]) == 1, path
+        assert main(["check", str(path), "--site", "lumi-g", "--date", "2026-11-20"]) == 1, path
         verdict = capsys.readouterr().out.replace("\n", " ")
-        assert verdict.startswith("Cannot use the GPUs of lumi-g: torch 2.5.1 is for CUDA 12.4."), path
+        assert "cannot use the GPUs of lumi-g on 2026-11-20: torch 2.5.1 is for CUDA 12.4." in verdict, path
 
 
 def bad(path: Path) -> dict[str, Path]:
@@ -317,14 +317,14 @@ sys.exit(code)
     "count", [6, pytest.param(100, marks=[pytest.mark.long, pytest.mark.timeout(3600)], id="10 GB")]
 )
 def test_memory_does_not_grow_with_the_image(form: str, count: int, tmp_path: Path) -> None:
-    """The largest of `matrix inspect` and the programs it starts; each file has 0.1 GB, nearly all zeros."""
+    """The largest of `matrix check` and the programs it starts; each file has 0.1 GB, nearly all zeros."""
     tree = Tree(tmp_path / "root", "image").torch()
     data = shared_object(needed=["libc10.so"], fatbin=gpu_code("gfx90a"))
     for number in range(count):
         tree.dist(f"big{number}", "1.0", {f"big{number}/a.so": data})
         os.truncate(tree.root / tree.site / f"big{number}/a.so", 100_000_000)  # sparse
     path = tree.root if form == "directory" else squashfs(tree.root, tmp_path / "big.sqsh")
-    line = [sys.executable, "-m", "matrix", "inspect", str(path), "--site", "lumi-g", "--date", "2026-11-20"]
+    line = [sys.executable, "-m", "matrix", "check", str(path), "--site", "lumi-g", "--date", "2026-11-20"]
     measured = [sys.executable, "-c", _MEASURE, *line, "--format", "json", "-q"]
     done = subprocess.run(measured, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

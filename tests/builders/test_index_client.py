@@ -7,6 +7,7 @@ import errno
 import hashlib
 import http.server
 import io
+import itertools
 import json
 import os
 import signal
@@ -222,7 +223,6 @@ def test_json_page_has_all_facts(server: Server, client: MakeClient) -> None:
     server.json("/simple/some-pkg/", PYPI)
     project = client().project("Some.Pkg")
     assert found(project).name == "some-pkg"
-    assert found(project).status == "archived"
     assert versions(project) == ["1.10", "1.9", "0.9"]
     wheel, sdist = files(project, "1.10")
     assert wheel == File(
@@ -243,10 +243,14 @@ def test_json_page_has_all_facts(server: Server, client: MakeClient) -> None:
     assert accept.startswith(JSON)
 
 
-def test_quarantined_project_offers_no_files(server: Server, client: MakeClient) -> None:
-    server.json("/simple/some-pkg/", PYPI | {"project-status": {"status": "quarantined"}})
-    project = client().project("some-pkg")
-    assert (found(project).status, versions(project)) == ("quarantined", [])
+@pytest.mark.parametrize("form", ["json", "html"])
+def test_quarantined_project_offers_no_files(server: Server, client: MakeClient, form: str) -> None:
+    if form == "json":
+        server.json("/simple/some-pkg/", PYPI | {"project-status": {"status": "quarantined"}})
+    else:
+        status = '<meta name="pypi:project-status" content="quarantined">'
+        server.html("/simple/some-pkg/", status, '<a href="some_pkg-1.0.tar.gz">some_pkg-1.0.tar.gz</a>')
+    assert versions(client().project("some-pkg")) == []
 
 
 def test_devpi_page_without_sizes(server: Server, client: MakeClient) -> None:
@@ -317,15 +321,12 @@ def test_html_may_be_written_in_any_way(server: Server, client: MakeClient, link
     )
 
 
-def test_html_status_and_upload_time(server: Server, client: MakeClient) -> None:
+def test_html_upload_time(server: Server, client: MakeClient) -> None:
     server.html(
         "/simple/some-pkg/",
-        '<meta name="pypi:project-status" content="deprecated">',
         '<a href="some_pkg-1.0.tar.gz" data-upload-time="2020-01-02T03:04:05Z">some_pkg-1.0.tar.gz</a>',
     )
-    project = client().project("some-pkg")
-    assert found(project).status == "deprecated"
-    assert files(project)[0].uploaded == "2020-01-02T03:04:05Z"
+    assert files(client().project("some-pkg"))[0].uploaded == "2020-01-02T03:04:05Z"
 
 
 @pytest.mark.parametrize("over_http", [True, False])
@@ -509,7 +510,7 @@ def test_unchanged_page_is_fresh_again(
 
     server.pages["/simple/some-pkg/"] = conditional
     expected = versions(client().project("some-pkg"))
-    (stored,) = tmp_path.rglob("some-pkg.msgpack")
+    (stored,) = tmp_path.rglob("some-pkg.jsonl")
     os.utime(stored, (1, 1))
     assert not client().is_cached("some-pkg")
     assert versions(client().project("some-pkg")) == expected
@@ -523,7 +524,7 @@ def test_offline_uses_old_pages_and_warns_once(server: Server, client: MakeClien
     server.json("/simple/some-pkg/", PYPI)
     client().project("some-pkg")
     client().project("missing")
-    for stored in tmp_path.rglob("*.msgpack"):
+    for stored in tmp_path.rglob("*.jsonl"):
         os.utime(stored, (0, 0))
     reporter = Warnings()
     indexes = client(offline=True, reporter=reporter)
@@ -550,7 +551,7 @@ def test_damaged_cache_counts_as_missing(
 ) -> None:
     server.json("/simple/some-pkg/", PYPI)
     expected = versions(client().project("some-pkg"))
-    (stored,) = tmp_path.rglob("some-pkg.msgpack")
+    (stored,) = tmp_path.rglob("some-pkg.jsonl")
     stored.write_bytes(damage)
     assert versions(client().project("some-pkg")) == expected
     assert len(server.requests) == 2
@@ -755,15 +756,13 @@ def test_static_sdist(server: Server, client: MakeClient, ending: str) -> None:
         CORE.replace("Name:", "Dynamic: requires-python\nName:"),
     ],
 )
-def test_dynamic_sdist_needs_permission(server: Server, client: MakeClient, text: str) -> None:
+def test_metadata_of_dynamic_sdist_is_marked(server: Server, client: MakeClient, text: str) -> None:
     sdist = file_of(server, sdist_of(text), "some_pkg-1.0.tar.gz")
-    indexes = client()
-    assert indexes.metadata([sdist]) is None
-    metadata = indexes.metadata([sdist])
-    assert metadata is not None
-    assert metadata.dynamic
-    assert metadata.requires == EXPECTED.requires
-    assert client().metadata([sdist]) is None
+    for _ in range(2):
+        metadata = client().metadata([sdist])
+        assert metadata is not None
+        assert metadata.dynamic
+        assert metadata.requires == EXPECTED.requires
     assert len(server.requests) == 1
 
 
@@ -790,7 +789,6 @@ def test_requires_txt_of_setuptools(server: Server, client: MakeClient, where: s
     more = {path: REQUIRES_TXT, "other.egg-info/requires.txt": "wrong"}
     data = sdist_of(None if first else LEGACY, **more, **({"PKG-INFO": LEGACY} if first else {}))
     sdist = file_of(server, data, "some_pkg-1.0.tar.gz")
-    assert client().metadata([sdist]) is None
     metadata = client().metadata([sdist])
     assert metadata is not None
     assert metadata.dynamic
@@ -1116,7 +1114,7 @@ def test_password_in_url_is_used_and_hidden(server: Server, client: MakeClient, 
     assert wheel.index == f"{server.url}/simple"
     protected(server, "me:other")
     error = fails(client(url, fresh_for=0), EnvironmentLacksError, "401")
-    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*.msgpack"))
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     for text in (error.message, error.hint, str(list(tmp_path.rglob("*"))), str(stored)):
         assert "ter2" not in text
 
@@ -1227,16 +1225,49 @@ def test_page_replaced_by_another_process(server: Server, client: MakeClient) ->
     assert files(project, "1999.0")[0].name == names[1999]
 
 
+def test_cached_page_has_the_files_of_the_page(server: Server, client: MakeClient, tmp_path: Path) -> None:
+    sizes = itertools.cycle([1, 30, 2, 1600, 1])
+    names = [f"pkg-{minor}.0-py3-none-linux_{tag}.whl" for minor in range(30) for tag in range(next(sizes))]
+    server.json("/simple/pkg/", page(*names))
+    (tmp_path / "file").touch()
+    unstored = IndexClient([f"{server.url}/simple"], cache=tmp_path / "file" / "cache").project("pkg")
+    expected = [(release.version, release.files) for release in found(unstored).releases]
+    client().project("pkg")
+    for step in (1, -1, 7):
+        releases = found(client().project("pkg")).releases
+        assert len(releases) == 30
+        looked_at = {number * step % 30: releases[number * step % 30].files for number in range(30)}
+        found_now = [(release.version, looked_at[number]) for number, release in enumerate(releases)]
+        assert found_now == expected
+
+
+@pytest.mark.parametrize("damage", ["gone", "zeros"])
+def test_page_that_is_damaged_while_it_is_used(
+    server: Server, client: MakeClient, tmp_path: Path, damage: str
+) -> None:
+    names = [f"pkg-{minor}.0-py3-none-any.whl" for minor in range(2000)]
+    server.json("/simple/pkg/", page(*names))
+    project = client().project("pkg")
+    (stored,) = tmp_path.rglob("pkg.jsonl")
+    if damage == "gone":
+        stored.unlink()
+    else:  # as after a power failure: pages are not flushed to disk
+        with stored.open("r+b") as content:
+            content.seek(100_000)
+            content.write(bytes(stored.stat().st_size - 100_000))
+    with pytest.raises(EnvironmentLacksError, match=f"{stored} in the cache .* cannot be read"):
+        files(project, "0.0")
+    assert files(client().project("pkg"), "0.0")[0].name == names[0]
+
+
 LINK = b'<a href="/files/a-1.0.tar.gz#sha256=00">a-1.0.tar.gz</a><br>\n'
 HIDDEN = b'<!-- <a href="/files/a-2.0.tar.gz">a-2.0.tar.gz</a> -->\n'
 
 
-@pytest.mark.parametrize(
-    ("page", "form"), [(LINK + b"<!--SERIAL 1-->", "html"), (HIDDEN + LINK, "json"), (LINK + HIDDEN, "json")]
-)
-def test_comment_is_no_link(page: bytes, form: str) -> None:
-    found, _, releases = pages.cut(page, HTML, "https://index.example/simple/a/", "a")
-    assert (found, [version for version, _ in releases]) == (form, ["1.0"])
+@pytest.mark.parametrize("page", [LINK + b"<!--SERIAL 1-->", HIDDEN + LINK, LINK + HIDDEN])
+def test_comment_is_no_link(page: bytes) -> None:
+    releases = pages.releases(page, HTML, "https://index.example/simple/a/", "a")
+    assert [version for version, _ in releases] == ["1.0"]
 
 
 # Many projects at once
@@ -1335,13 +1366,9 @@ _GOOD = {"filename": "tiny-1.0-py3-none-any.whl", "url": "tiny-1.0-py3-none-any.
 def test_bad_file_of_json_page_is_skipped(bad: object) -> None:
     for rows in ([bad, _GOOD, bad], [_GOOD, bad]):
         content = json.dumps({"meta": {"api-version": "1.0"}, "files": rows}).encode()
-        form, _, releases = pages.cut(
-            content, "application/vnd.pypi.simple.v1+json", "https://i.example/tiny/", "tiny"
-        )
-        files_by_version = {
-            version: pages.files(part, form, "https://i.example/tiny/", "https://i.example/")
-            for version, part in releases
-        }
+        url = "https://i.example/tiny/"
+        releases = pages.releases(content, "application/vnd.pypi.simple.v1+json", url, "tiny")
+        files_by_version = {version: pages.files(rows, url, "") for version, rows in releases}
         (file,) = files_by_version.pop("1.0")
         assert file.url == "https://i.example/tiny/tiny-1.0-py3-none-any.whl"
         assert not any(files_by_version.values())
@@ -1353,7 +1380,7 @@ def test_bad_file_of_json_page_is_skipped(bad: object) -> None:
 def test_bad_file_of_html_page_is_skipped(name: str) -> None:
     links = [f'<a href="{link}">{link}</a>' for link in (name, _GOOD["url"], name)]
     content = f"<html><body>{''.join(links)}</body></html>".encode()
-    _, _, releases = pages.cut(content, "text/html", "https://i.example/tiny/", "tiny")
+    releases = pages.releases(content, "text/html", "https://i.example/tiny/", "tiny")
     assert [version for version, _ in releases] == ["1.0"]
 
 
@@ -1361,7 +1388,7 @@ def test_skipped_files_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     bad = {"filename": "tiny-abc-py3-none-any.whl", "url": "x"}
     content = json.dumps({"files": [bad, _GOOD, bad, {}]}).encode()
     with caplog.at_level("INFO"):
-        pages.cut(content, "application/json", "https://i.example/tiny/", "tiny")
+        pages.releases(content, "application/json", "https://i.example/tiny/", "tiny")
     assert [record.getMessage() for record in caplog.records] == [
         "Skipped a file that is not described as PEP 691 requires, 1 times: a JSON page",
         "Skipped a file that has an invalid version, 2 times: tiny",
@@ -1370,11 +1397,9 @@ def test_skipped_files_are_counted(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_link_with_malformed_host_does_not_hide_others() -> None:
     links = [{"filename": "tiny-2.0-py3-none-any.whl", "url": "//[bad/tiny-2.0-py3-none-any.whl"}, _GOOD]
-    form, _, releases = pages.cut(
-        json.dumps({"files": links}).encode(), "application/json", "https://i.example/", ""
-    )
-    ((_, part),) = releases
-    assert [file.name for file in pages.files(part, form, "https://i.example/", "")] == [
+    content = json.dumps({"files": links}).encode()
+    ((_, rows),) = pages.releases(content, "application/json", "https://i.example/", "")
+    assert [file.name for file in pages.files(rows, "https://i.example/", "")] == [
         "tiny-1.0-py3-none-any.whl",
         "tiny-2.0-py3-none-any.whl",
     ]
@@ -1389,8 +1414,7 @@ def test_hash_that_is_not_hexadecimal_counts_as_unknown(form: str, digest: str) 
         content = json.dumps({"meta": {"api-version": "1.0"}, "name": "tiny", "files": [row]}).encode()
         kind = "application/vnd.pypi.simple.v1+json"
     else:
-        content, kind = f'<a href="{name}#sha256={digest}">{name}</a>\n'.encode(), "text/html"
-    form, _, releases = pages.cut(content, kind, url, "tiny")
-    ((_, part),) = releases
-    (file,) = pages.files(part, form, url, "https://i.example/")
+        content, kind = f'<a href="{name}#sha256={digest}&x=1">{name}</a>\n'.encode(), "text/html"
+    ((_, rows),) = pages.releases(content, kind, url, "tiny")
+    (file,) = pages.files(rows, url, "")
     assert (file.name, file.sha256) == (name, "")

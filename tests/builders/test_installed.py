@@ -77,6 +77,20 @@ def linked_rocm(tree: Tree, version: str) -> Tree:
     return tree
 
 
+def altered(tree: Tree) -> Tree:
+    """Change a file after its installation."""
+    tree.dist("tqdm", "4.66.5", {"tqdm/_version.py": b"v = 1"})
+    info = f"{tree.site}/tqdm-4.66.5.dist-info/RECORD"
+    tree.file(info, b"tqdm/__init__.py,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\n")
+    tree.file(f"{tree.site}/tqdm/__init__.py", b"print('patched')")
+    return tree
+
+
+def beside(tree: Tree, name: str, text: bytes) -> Tree:
+    tree.file(f"{tree.site}/{name}", text)
+    return tree
+
+
 BROKEN: dict[str, tuple[Make, str, str]] = {
     # torch for CUDA
     "cuda-label": (lambda p: Tree(p).torch("2.5.1+cu124", cuda="12.4"), "verify-torch-cuda", "CUDA 12.4"),
@@ -405,6 +419,17 @@ BROKEN: dict[str, tuple[Make, str, str]] = {
         "manual progress",
     ),
     "image-7.14": (lambda p: venv(p, "2.12.0+rocm7.14.0"), "known-bad", "hipErrorInvalidImage"),
+    "pth-runs": (
+        lambda p: beside(venv(p), "zz-proxy.pth", b"import os; os.environ['A'] = 'b'\n"),
+        "runs-at-start",
+        "zz-proxy.pth",
+    ),
+    "sitecustomize": (
+        lambda p: beside(conda(p), "sitecustomize.py", b"import sys\n"),
+        "runs-at-start",
+        "sitecustomize.py",
+    ),
+    "altered": (lambda p: altered(image(p)), "differs-from-record", "tqdm/__init__.py"),
     "nan": (lambda p: venv(p, "2.6.0+rocm6.2.4"), "known-bad", "NaN"),
     "bitsandbytes": (
         lambda p: image(p).dist(
@@ -439,6 +464,10 @@ def fat_bitsandbytes(tree: Tree) -> Tree:
 
 SOUND: dict[str, Make] = {
     "venv": venv,
+    "pth-of-distribution": lambda p: venv(p).dist(
+        "setuptools", "75.1", {"distutils-precedence.pth": b"import os; x = 1\n"}
+    ),
+    "pth-with-path": lambda p: beside(venv(p), "extra.pth", b"/opt/site-packages\n"),
     "fat-bitsandbytes": lambda p: fat_bitsandbytes(image(p)),
     "fat-bitsandbytes-conda": lambda p: fat_bitsandbytes(conda(p)),
     "image": lambda p: image(p).rocm("6.4.4"),
@@ -507,7 +536,7 @@ def side() -> Side:
 
 def test_documentation_lists_every_finding() -> None:
     source = Path(checks.__file__)
-    others = ("matrix/commands/inspect.py",)
+    others = ("matrix/judging/judge.py", "matrix/judging/nearest.py")
     texts = [source.read_text(), *((source.parents[2] / name).read_text() for name in others)]
     given = set(re.findall(r'Finding\(\s*"([a-z-]+)"', "".join(texts)))
     pages = source.parents[2] / "docs/reference"

@@ -11,7 +11,7 @@ import pypi_simple
 import pytest
 
 from builders.containers.runtime import Bind
-from builders.environments.python import is_reachable, local_bind, pip_environment, pip_settings
+from builders.environments.python import is_reachable, local_bind, pip_settings
 from builders.network import urls
 from builders.network.urls import package_sources
 from resolver.errors import UsageError
@@ -120,16 +120,6 @@ def test_local_index_is_bound(tmp_path: Path) -> None:
     (tmp_path / "simple").mkdir()
     assert local_bind((tmp_path / "simple").as_uri()) == Bind(tmp_path)
     assert local_bind("https://host/simple") is None
-
-
-def test_pip_environment_drops_install_locations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
-    monkeypatch.setenv("PIP_TARGET", "/elsewhere")
-    monkeypatch.setenv("PIP_USER", "1")
-    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    env = pip_environment()
-    assert env["PIP_INDEX_URL"] == "http://127.0.0.1:1/simple"
-    assert not {"PIP_TARGET", "PIP_USER", "PYTHONPATH"} & set(env)
 
 
 def test_server_is_reachable_if_it_responds() -> None:

@@ -103,14 +103,14 @@ def test_failure_without_gpu_is_not_judged(load: LoadReply) -> None:
     findings = only(judge_wheel(reply(imports=[load]), recipe()))
     assert (findings.id, findings.severity) == ("probe-not-judged", "warning")
     assert "not judged" in findings.message
-    assert findings.fix == "Run `matrix verify` on a GPU node."
+    assert findings.fix == "Run `matrix check --run` on a GPU node."
 
 
 def test_wheel_for_cpu_is_not_sent_to_gpu_node() -> None:
     load = LoadReply("tiny", error="ModuleNotFoundError", text="No module named 'hjson'", missing="hjson")
     replies = reply(imports=[load], objects=[load])
     fixes = {finding.fix for finding in judge_wheel(replies, recipe(backend="cpu"))}
-    assert fixes == {"Run `matrix verify` on the machine that will run it."}
+    assert fixes == {"Run `matrix check --run` on the machine that will run it."}
 
 
 @pytest.mark.parametrize(

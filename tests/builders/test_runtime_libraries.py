@@ -5,7 +5,6 @@ The torch here is a stand-in: a library with a few symbols of torch's names, com
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from builders.audit import Expected, TorchLibraries, audit_wheel, image_provider, libraries, read_torch
 from builders.audit.elf import Budget, read_symbols
-from builders.audit.runtime_libraries import literals, read_conda, read_image_facts
+from builders.audit.runtime_libraries import LibraryProvider, defined_versions, literals
 from resolver.errors import UsageError
 
 MakeWheel = Callable[..., Path]
@@ -189,9 +188,16 @@ def test_older_libstdcxx_of_conda_is_an_error(
     source = "int a, b, c;"
     built = compile_object("libstdc++.so.6", source, f"-Wl,--version-script={script}")
     (lib / "libstdc++.so.6").write_bytes(built.read_bytes())
-    conda = read_conda(lib.parent)
-    assert conda.versions == {"GLIBCXX": "3.4.9", "CXXABI": "1.3"}
-    assert conda.libraries == frozenset({"libstdc++.so.6"})
+    assert defined_versions(lib / "libstdc++.so.6") == [
+        "libstdc++.so.6",
+        "GLIBCXX_3.4",
+        "GLIBCXX_3.4.9",
+        "CXXABI_1.3",
+    ]
+    versions = {"GLIBCXX": "3.4.9", "CXXABI": "1.3"}
+    conda = LibraryProvider(
+        "the conda environment older", versions, frozenset({"libstdc++.so.6"}), is_image=False
+    )
     library = compile_object("op.so", NEWER, "-lstdc++")
     wheel = make_wheel(files={OP: library.read_bytes()}, tags=TAGS)
     image = image_provider({"glibcxx": "3.4.99"})
@@ -204,30 +210,9 @@ def test_older_libstdcxx_of_conda_is_an_error(
     beside = audit_wheel(wheel, Expected(providers=(conda,)))
     assert beside.errors == []  # the image below it may have the library
     assert "need-elsewhere" in [finding.id for finding in beside.findings]
-    with pytest.raises(UsageError, match="no directory"):
-        read_conda(tmp_path / "gone")
     (lib / "libstdc++.so.6").write_bytes(b"no library")
     with pytest.raises(UsageError, match="Cannot read"):
-        read_conda(lib.parent)
-
-
-def test_image_facts_are_read_from_file(tmp_path: Path) -> None:
-    path = tmp_path / "facts.json"
-    path.write_text(json.dumps({"image": {"glibc": "2.31", "libraries": ["libc.so.6"], "other": 1}}))
-    image = read_image_facts(path, {"glibcxx": "3.4.28"})
-    assert image.versions == {"GLIBC": "2.31", "GLIBCXX": "3.4.28"}
-    assert image.libraries == frozenset({"libc.so.6"})
-    for text, message in (
-        ("{", "Cannot read"),
-        ("[]", "does not contain"),
-        ("{}", "neither its glibc"),
-        ('{"glibc": "new"}', "not a version of glibc"),
-    ):
-        path.write_text(text)
-        with pytest.raises(UsageError, match=message):
-            read_image_facts(path, {})
-    with pytest.raises(UsageError, match="Cannot read"):
-        read_image_facts(tmp_path / "gone", {})
+        defined_versions(lib / "libstdc++.so.6")
 
 
 def test_literals_reads_without_running() -> None:

@@ -60,10 +60,10 @@ JSON_PAGES = {
 def read(content: bytes, kind: str, url: str = URL) -> list[File] | None:
     """Return the files of a page; None if the page cannot be used."""
     try:
-        form, _, releases = pages.cut(content, kind, url, "tiny")
+        releases = pages.releases(content, kind, url, "tiny")
     except pages.PageError:
         return None
-    return [file for _, part in releases for file in pages.files(part, form, url, "")]
+    return [file for _, rows in releases for file in pages.files(rows, url, "")]
 
 
 @pytest.mark.parametrize("place", PLACES)

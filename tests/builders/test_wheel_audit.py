@@ -520,7 +520,7 @@ def test_pipe_is_rejected_before_it_is_opened(tmp_path: Path) -> None:
     """Opening a pipe without a writer waits forever, so the audit runs in a process with a time limit."""
     pipe = tmp_path / "tiny-1.0-py3-none-any.whl"
     os.mkfifo(pipe)
-    command = [sys.executable, "-m", "matrix", "audit", str(pipe)]
+    command = [sys.executable, "-m", "matrix", "check", str(pipe)]
     message = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert message.returncode == 2
     assert "it is not a regular file" in message.stderr

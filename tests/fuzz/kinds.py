@@ -34,11 +34,11 @@ from builders.index_client import metadata, pages
 from builders.scheduling.slurm import Slurm
 from builders.sources.source import unpack_sdist
 from builders.wheels.wheel import DamagedError
-from matrix.input.environment_formats import read_pylock
 from matrix.input.inputs import read_inputs
 from matrix.input.settings import read_settings
 from matrix.judging.corrections import check, fixed, read_document
 from matrix.judging.target import ExpectedTarget, expect_request
+from matrix.reading.recognise import read
 from matrix.reading.requirements import Document
 from resolver.answers.resolve import resolve
 from resolver.errors import MatrixError
@@ -203,9 +203,9 @@ def enter_run(content: bytes, work: Path) -> None:
 
 
 def enter_pylock(content: bytes, work: Path) -> None:
-    for _, requirement, _ in read_pylock(written(content, work / "pylock.toml"))[0]:
-        assert requirement.isprintable()
-        parse_requirement(requirement)
+    for item in read(written(content, work / "pylock.toml")).items:
+        assert item.text.isprintable()
+        parse_requirement(item.text)
 
 
 def enter_settings(content: bytes, work: Path) -> None:
@@ -337,9 +337,8 @@ JSON: dict[str, Any] = {
 def read_page(content_type: str) -> Callable[[bytes, Path], object]:
     def enter(content: bytes, _: Path) -> None:
         for project in ("tiny", ""):
-            form, _status, releases = pages.cut(content, content_type, URL, project)
-            for _version, part in releases:
-                pages.files(part, form, URL, URL)
+            for _version, rows in pages.releases(content, content_type, URL, project):
+                pages.files(rows, URL, URL)
 
     return enter
 

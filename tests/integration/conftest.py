@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from builders.environments.python import pip_environment
 from tests.rig.rig import Rig
 from tests.support.built import Built, kill_build, matrix
+from tests.support.commands import pip_environment
 from tests.support.fusedtiny import Repository, make_repository
 from tests.support.site import MakeSite, Site, make_site
 from tests.support.web_server import web_server

@@ -195,8 +195,8 @@ def _python_of(pid: int, script: str) -> int:
 
 
 def doctor(rig: Rig, image: Path, work: Path) -> tuple[int, Any, str]:
-    done = rig.matrix("doctor", "--base-image", str(image), "--format", "json", cwd=work)
-    return done.returncode, json.loads(done.stdout or "null"), done.stderr
+    done = rig.matrix("check", "--base-image", str(image), "--format", "json", cwd=work)
+    return done.returncode, json.loads(done.stdout)["things"][0], done.stderr
 
 
 def test_doctor_reports_content_of_image(rig: Rig) -> None:
@@ -216,7 +216,7 @@ def test_doctor_reports_content_of_image(rig: Rig) -> None:
     assert (python["version"][:4], python["headers"], python["venv"]) == ("3.11", True, True)
     assert {"libamdhip64.so.7", "libc.so.6", "libstdc++.so.6"} <= set(image["libraries"])
     assert image["labels"]["rocm.version"] == "7.2.4"
-    assert {finding["id"] for finding in answer["host"]} >= {
+    assert {finding["id"] for finding in answer["findings"]} >= {
         "kernel-driver",
         "gpus",
         "container-runtimes",

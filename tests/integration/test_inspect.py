@@ -1,4 +1,4 @@
-"""``matrix inspect`` on real things: the rig's image, installed wheels, and a repaired environment."""
+"""``matrix check`` on real things: the rig's image, installed wheels, and a repaired environment."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from builders.environments.python import pip_environment
 from tests.rig.rig import Rig
 from tests.support.built import matrix
+from tests.support.commands import pip_environment
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 WHEELS = ("numpy==2.2.6", "markupsafe", "pyyaml", "psutil", "msgspec", "zstandard", "rich")
@@ -24,10 +24,10 @@ MOST_MEMORY = 500_000  # kilobytes
 
 
 def inspected(work: Path, *arguments: str, code: int) -> dict[str, Any]:
-    done = matrix(work, "inspect", *arguments, "--format", "json")
+    done = matrix(work, "check", *arguments, "--format", "json")
     assert done.returncode == code, done.stdout + done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+    (thing,) = json.loads(done.stdout)["things"]
+    return dict(thing)
 
 
 def ids(document: dict[str, Any], *severities: str) -> set[str]:
@@ -40,13 +40,13 @@ def test_image_of_the_rig_is_read_without_being_started(rig: Rig) -> None:
     bin_ = work / "bin"
     bin_.mkdir()
     (bin_ / "unsquashfs").symlink_to(shutil.which("unsquashfs") or "")
-    done = rig.matrix("inspect", str(rig.image), "--site", "lumi-g", "--format", "json", cwd=work)
+    done = rig.matrix("check", str(rig.image), "--site", "lumi-g", "--format", "json", cwd=work)
     assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    (document,) = json.loads(done.stdout)["things"]
     assert document["how"].endswith("its file system (unsquashfs) was read without starting it")
-    assert document["verdict"].startswith(
-        "Works at your own risk since 2026-01 at lumi-g: lumi-g ran ROCm 7.2"
-    )
+    assert document["verdict"] == "own-risk"
+    assert "works at your own risk since 2026-01 at lumi-g on " in document["text"]
+    assert "lumi-g ran ROCm 7.2" in document["text"]
     assert "rocm-copy" in ids(document, "info")
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < MOST_MEMORY * 4  # of all children so far
 
@@ -59,9 +59,9 @@ def test_image_is_listed_by_a_script_if_it_cannot_be_read_otherwise(rig: Rig) ->
         if path.name != "unsquashfs":
             (work / "bin" / path.name).symlink_to(path)
     env = {"PATH": f"/usr/local/bin:{work}/bin"}
-    done = rig.matrix("inspect", str(rig.image), "--format", "json", cwd=work, env=env)
+    done = rig.matrix("check", str(rig.image), "--format", "json", cwd=work, env=env)
     assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    (document,) = json.loads(done.stdout)["things"]
     assert "in an isolated container, because unsquashfs is not installed" in document["how"]
     assert document["findings"] == []
 
@@ -88,8 +88,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_real_wheels_cause_no_alarm(environment: Path) -> None:
     document = inspected(environment.parent, "env", "--site", "lumi-g", code=0)
     assert ids(document, "error", "warning") == set()
-    assert document["verdict"] == "Nothing found against it at lumi-g."
-    assert document["distributions"] >= len(WHEELS)
+    assert document["verdict"] == "fits"
+    assert len(document["distributions"]) >= len(WHEELS)
 
 
 def test_real_wheels_that_are_broken_are_named(environment: Path, tmp_path: Path) -> None:
@@ -123,7 +123,6 @@ def test_real_wheels_that_are_broken_are_named(environment: Path, tmp_path: Path
     document = inspected(tmp_path, "env", "--site", "lumi-g", code=1)
     assert ids(document, "error") == {"verify-nvidia", "other-python", "object-gone", "not-elf"}
     assert "verify-pip-check-others" in ids(document, "warning")
-    assert {row["before"].split()[0] for row in document["changes"]} == {"nvidia-nvtx-cu12"}
 
 
 def test_repaired_environment_is_installed_and_verified(tmp_path: Path) -> None:
@@ -147,8 +146,8 @@ def test_repaired_environment_is_installed_and_verified(tmp_path: Path) -> None:
     ]
     done = subprocess.run(line, capture_output=True, text=True, check=False, env=pip_environment())
     assert done.returncode == 0, done.stderr
-    verified = matrix(repaired, "verify", "--python", str(python), "--format", "json")
-    assert verified.returncode == 0, verified.stdout
+    verified = matrix(repaired, "check", str(python), "--run", "--format", "json")
+    assert verified.returncode in {0, 4}, verified.stdout
     document = inspected(repaired, "env", code=0)
     assert "verify-pins" in ids(document, "info")  # the lock is beside it
     assert ids(document, "error") == set()

@@ -68,8 +68,8 @@ class Jax:
     def verify(self, python: Sequence[str], *, lock: bool = True) -> tuple[int, list[dict[str, Any]]]:
         """Verify the environment, with its lock or without; return the exit code and the findings."""
         folder = self.work if lock else self.rig.work()
-        done = self.rig.matrix("verify", "--python", " ".join(python), "--format", "json", cwd=folder)
-        return done.returncode, json.loads(done.stdout)["findings"]
+        done = self.rig.matrix("check", " ".join(python), "--run", "--format", "json", cwd=folder)
+        return done.returncode, json.loads(done.stdout)["things"][0]["findings"]
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from builders.environments.python import pip_environment
 from tests.rig.slurm import PARTITION, Slurm, cluster
 from tests.support.built import matrix
+from tests.support.commands import pip_environment
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 JOB = """schema = 1
@@ -111,8 +111,8 @@ def test_rank_that_hangs_is_named(slurm: Slurm, work: Path) -> None:
 
 
 def verify(slurm: Slurm, work: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run ``matrix verify --gpu --nodes 2`` in a directory, and wait for the job."""
-    command = [sys.executable, "-m", "matrix", "verify", "--gpu", "--nodes", "2", "--partition", PARTITION]
+    """Run ``matrix check CONTAINER --gpu --nodes 2`` in a directory, and wait for the job."""
+    command = [sys.executable, "-m", "matrix", "check", "--gpu", "--nodes", "2", "--partition", PARTITION]
     variables = {**os.environ, **slurm.env, "GLOO_SOCKET_IFNAME": "lo"}
     return subprocess.run(
         [*command, "--catalog", "job.toml", "--time", "00:30:00", *arguments],
@@ -121,20 +121,20 @@ def verify(slurm: Slurm, work: Path, *arguments: str) -> subprocess.CompletedPro
 
 
 def test_verify_judges_an_all_reduce_on_two_nodes(slurm: Slurm, work: Path, python: Path) -> None:
-    done = verify(slurm, work, "--python", str(python), "--wait", "4")
+    done = verify(slurm, work, str(python), "--wait", "4")
     summed = "all-reduce of 4 MiB on 2 ranks (gloo, cpu): right sum; bus bandwidth: "
     assert summed in done.stdout, done.stdout + done.stderr
     assert "A node of local can send 12.5 GB/s at most" in done.stdout
     assert "[verify-all-reduce]" in done.stdout
     assert "[verify-network-not-judged]" in done.stdout  # gloo is not RCCL
-    assert done.returncode == int("No errors." not in done.stdout)
+    assert done.returncode == (1 if " error: " in done.stdout else 4)
     assert not list(work.glob("*.exit"))
 
 
 def test_job_that_waits_too_long_stays_queued(slurm: Slurm, work: Path) -> None:
     options = ("--parsable", "--nodes=2", "--exclusive", f"--chdir={work}")
     first = slurm.run("sbatch", *options, "--wrap=sleep 300")
-    done = verify(slurm, work, "--python", "env/bin/python", "--wait", "0.05")
+    done = verify(slurm, work, "env/bin/python", "--wait", "0.05")
     assert done.returncode == 1
     assert "has not started within 0.05 minutes; Slurm's reason is " in done.stderr
     assert "It stays queued" in done.stderr

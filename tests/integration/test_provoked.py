@@ -13,8 +13,8 @@ import pytest
 
 from builders.building.watch import kernel_killed_since, kernel_kills
 from builders.diagnosis import DiagnosisContext, read_log
-from builders.environments.python import pip_environment
 from tests.support.built import Built
+from tests.support.commands import pip_environment
 
 pytestmark = pytest.mark.integration
 

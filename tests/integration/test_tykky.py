@@ -247,10 +247,10 @@ def test_programs_use_packages_of_the_lock(environment: User) -> None:
     assert environment.versions() == ["1.0+cpu.torch2.13.0", TORCH, "True"]
     assert environment.run("env/bin/pip", "--version").stdout.startswith("pip ")
     done = environment.rig.matrix(
-        "verify", "--python", "env/bin/python", "--format", "json", cwd=environment.work, env=environment.env
+        "check", "env/bin/python", "--run", "--format", "json", cwd=environment.work, env=environment.env
     )
-    answer = json.loads(done.stdout)
-    assert (done.returncode, answer["verdict"]) == (0, "sound"), answer["findings"]
+    (answer,) = json.loads(done.stdout)["things"]
+    assert done.returncode in {0, 4}, answer["findings"]
 
 
 def test_failed_build_keeps_environment(environment: User) -> None:

@@ -1,4 +1,4 @@
-"""``matrix verify`` accepts an environment that pip created from a lock, and finds each seeded defect.
+"""``matrix check --run`` accepts an environment that pip created from a lock, and finds each seeded defect.
 
 torch is a stand-in, because its CPU build has no librccl: a module whose libraries, compiled here, load a
 librccl and libstdc++ like those of a ROCm wheel. DeepSpeed is a stand-in with one compiled op.
@@ -107,9 +107,9 @@ class Site:
         """Return exit code and findings that are not info, by id."""
         python = str(self.environment / "bin" / "python")
         self.capsys.readouterr()
-        code = main(["verify", "--python", python, "--format", "json", *options])
+        code = main(["check", python, "--run", "--format", "json", *options])
         findings: dict[str, list[dict[str, Any]]] = {}
-        for finding in json.loads(self.capsys.readouterr().out)["findings"]:
+        for finding in json.loads(self.capsys.readouterr().out)["things"][0]["findings"]:
             if finding["severity"] != "info":
                 findings.setdefault(finding["id"], []).append(finding)
         return code, findings

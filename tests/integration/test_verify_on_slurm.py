@@ -1,4 +1,4 @@
-"""``matrix verify --gpu`` with a real Slurm; its GPU is a stand-in that Slurm only counts."""
+"""``matrix check CONTAINER --gpu`` with a real Slurm; its GPU is a stand-in that Slurm only counts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.rig.rig import Rig
 from tests.rig.slurm import PARTITION, Slurm, one_node
 
 pytestmark = pytest.mark.integration
-VERIFY = ("verify", "--gpu", "--python", "/opt/python3.11/bin/python3.11", "--time", "00:05:00")
+VERIFY = ("check", "--gpu", "--time", "00:05:00")
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +25,13 @@ def slurm(rig: Rig) -> Iterator[Slurm]:
 
 def test_job_verifies_image_on_the_node(rig: Rig, slurm: Slurm) -> None:
     work = rig.work()
-    image = ("--image", str(rig.image), "--partition", PARTITION)
+    image = (str(rig.image), "--partition", PARTITION)
     done = rig.matrix(*VERIFY, *image, cwd=work, env=slurm.env)
     assert done.returncode == 0, done.stderr
     number = done.stdout.strip()
     assert f"Submitted job {number}" in done.stderr
     job = slurm.ended(number)
-    output = Path(work, f"matrix-verify-{number}.out")
+    output = Path(work, f"matrix-check-{number}.out")
     assert str(output) in done.stderr
     text = output.read_text()
     assert "base.sif" in text
@@ -48,4 +48,4 @@ def test_rejected_job_shows_slurms_message(rig: Rig, slurm: Slurm) -> None:
     assert done.returncode == 1
     assert "invalid partition specified: nowhere" in done.stderr
     assert "Traceback" not in done.stderr
-    assert (work / "matrix-verify.sbatch").is_file()
+    assert (work / "matrix-check.sbatch").is_file()

@@ -17,9 +17,9 @@ from pypi_simple import PyPISimple
 from ruamel.yaml import YAML
 from uv import find_uv_bin
 
-from builders.environments.python import pip_environment
 from builders.storage.files import sha256_of
 from tests.support.built import LABELLED, Built, running_below, wait_until_it_compiles
+from tests.support.commands import pip_environment
 from tests.support.records import inputs_of, materials_of, results_of
 
 pytestmark = pytest.mark.integration
@@ -116,7 +116,7 @@ def test_op_from_index_trains_like_torch(
     )
     assert trained.returncode == 0, trained.stdout + trained.stderr
     assert "DeepSpeed and torch agree" in trained.stdout
-    verified = built.matrix("verify", "--python", str(python))
+    verified = built.matrix("check", str(python), "--run")
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
 

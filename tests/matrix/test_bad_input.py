@@ -57,12 +57,13 @@ BAD = [
     ("env --for cotainr", "matrix.lock", "matrix resolve"),
     ("env --for cotaner", "'cotaner'", "Did you mean cotainr?"),
     ("index", "ACTION", "ACTION is one of: list, add"),
-    ("audit", "WHEEL", "matrix audit --help"),
-    ("audit nowhere-1.0-py3-none-any.whl", "nowhere-1.0-py3-none-any.whl does not exist", ""),
-    ("audit nowhere", "nowhere does not exist", ""),
-    ("verify --image nowhere.sif", "nowhere.sif does not exist", ""),
+    ("inspect x", "'inspect'", "Use `matrix check THING`"),
+    ("explain --log x", "--log", "Use `matrix check LOG`"),
+    ("check nowhere-1.0-py3-none-any.whl", "nowhere-1.0-py3-none-any.whl does not exist", ""),
+    ("check nowhere", "nowhere does not exist", ""),
+    ("check nowhere.sif --run", "nowhere.sif does not exist", ""),
     ("check nowhere.yml", "nowhere.yml does not exist", ""),
-    ("doctor --base-image nowhere.sif", "nowhere.sif does not exist", ""),
+    ("check --base-image nowhere.sif", "nowhere.sif does not exist", ""),
     ("resolve -r nowhere.txt", "nowhere.txt does not exist", ""),
 ]
 
@@ -208,7 +209,7 @@ def test_names_before_and_after_options_are_accepted(line: str, capsys: Capture)
 
 
 @pytest.mark.parametrize(
-    "line", ["resolve torch -q apex --formt json", "doctor --in podman x", "index list -q --x y"]
+    "line", ["resolve torch -q apex --formt json", "check --in podman", "index list -q --x y"]
 )
 def test_unknown_argument_is_rejected(line: str, capsys: Capture) -> None:
     assert main(line.split()) == 2

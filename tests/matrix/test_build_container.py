@@ -22,9 +22,10 @@ from builders.findings import Finding
 from builders.index import Index
 from matrix.building.container import STEPS
 from matrix.cli import main
-from matrix.commands import build_wheels, verify
+from matrix.commands import build_container, build_wheels
 from matrix.consumers import consumer_names, container_consumers, load_consumer
 from matrix.input.facts_file import Draft
+from matrix.judging.verdict import Judgement, Verdict
 from resolver.facts.catalog import load
 from resolver.facts.schema import Package, Requires
 from resolver.lock import dumps, read_lock
@@ -74,19 +75,24 @@ class Verification:
         self.interrupt = False
         self.wheels: dict[str, list[str]] = {}
 
-    def __call__(self, context: Any, wheels: Mapping[str, Sequence[Path]]) -> tuple[Any, list[Finding]]:
+    def __call__(
+        self, thing: str, context: Any, wheels: Mapping[str, Sequence[Path]]
+    ) -> tuple[Judgement, Any, None, None]:
         self.wheels = {name: [path.name for path in paths] for name, paths in wheels.items()}
         if self.interrupt:
             raise KeyboardInterrupt
-        path = Path(context.args.image or context.args.python)
-        self.checked.append(path.name)
-        return SimpleNamespace(python="3.11.2", executable="/opt/python"), self.findings
+        assert context.args.run
+        self.checked.append(Path(thing).name)
+        bad = any(finding.severity == "error" for finding in self.findings)
+        verdict: Verdict = "does-not-fit" if bad else "fits"
+        judged = Judgement(thing=thing, kind="image", against="x", verdict=verdict, findings=self.findings)
+        return judged, context, None, None
 
 
 @pytest.fixture
 def verification(monkeypatch: Patch) -> Verification:
     stand_in = Verification()
-    monkeypatch.setattr(verify, "verify", stand_in)
+    monkeypatch.setattr(build_container, "judge_thing", stand_in)
     return stand_in
 
 

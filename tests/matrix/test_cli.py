@@ -44,7 +44,7 @@ def test_help_begins_with_the_way_of_a_user(capsys: Capture) -> None:
     assert main_exits(["--help"]) == 0
     listing = capsys.readouterr().out
     names = re.findall(r"(?m)^  ([a-z-]+)(?: |$)", listing.partition("from requirements")[2])
-    used = ["resolve", "build-wheels", "env", "check", "verify", "explain", "table"]
+    used = ["resolve", "build-wheels", "env", "check", "explain", "table"]
     assert [name for name in names if name in used] == used
     assert names.index("table") < names.index("plan") < names.index("catalog")
 
@@ -165,9 +165,9 @@ def test_new_command_module_needs_no_registration(tmp_path: Path, monkeypatch: p
 
 
 def test_commands_do_not_import_each_other() -> None:
-    """Only build-container and inspect do: their steps are other commands."""
+    """Only build-container and check do: their steps are other commands."""
     for file in (ROOT / "matrix" / "commands").glob("*.py"):
-        if file.stem not in {"build_container", "inspect"}:
+        if file.stem not in {"build_container", "check"}:
             assert "matrix.commands" not in file.read_text().replace(f"matrix.commands.{file.stem}", ""), file
 
 
@@ -255,10 +255,9 @@ WRITING = {
     "index": ["pack"],
     "site": ["init"],
     "recipe": ["draft", "."],
-    "verify": ["--gpu"],
     "explain": [],
     "catalog": ["learn", "x"],
-    "inspect": ["file.txt", "--repair"],
+    "check": ["file.txt", "--repair"],
 }
 
 

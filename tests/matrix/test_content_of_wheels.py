@@ -133,7 +133,7 @@ def test_learned_need_of_cuda_is_enforced(index: Published, capsys: Capture) -> 
     )
 
 
-@pytest.mark.parametrize("command", [["audit"], ["catalog", "learn", "--apply"]], ids=" ".join)
+@pytest.mark.parametrize("command", [["check"], ["catalog", "learn", "--apply"]], ids=" ".join)
 def test_facts_that_a_command_learned_count_only_if_their_file_is_named(
     command: list[str], index: Published
 ) -> None:
@@ -162,8 +162,8 @@ def test_verify_without_lock_names_wheels_that_require_cuda(
     index.publish("sound", "1.0", shared_object())
     wheels = [next(index.root.rglob(pattern)) for pattern in ("thing-2.0-*.whl", "sound-*.whl")]
     python = installed(tmp_path, *wheels)
-    assert main(["verify", "--python", python, "--format", "json"]) == 1
-    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert main(["check", python, "--run", "--format", "json"]) == 1
+    findings = json.loads(capsys.readouterr().out)["things"][0]["findings"]
     (finding,) = [one for one in findings if one["id"] == "verify-does-not-fit"]
     assert finding["message"] == f"thing 2.0 requires CUDA: thing/{EXTENSION} needs libcudart.so.12."
     assert not list((tmp_path / "cache").rglob("thing-*"))
@@ -176,7 +176,7 @@ def test_verify_excludes_what_does_not_fit_its_lock(
     assert main(RESOLVE) == 0
     python = installed(tmp_path, next(index.root.rglob("thing-2.0-*.whl")))
     capsys.readouterr()
-    assert main(["verify", "--python", python, "--format", "json"]) == 1
-    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert main(["check", python, "--run", "--format", "json"]) == 1
+    findings = json.loads(capsys.readouterr().out)["things"][0]["findings"]
     assert "verify-does-not-fit" in [one["id"] for one in findings]
     assert [one.version for one in read_lock(Path("matrix.lock")).request.excluded] == ["2.0"]

@@ -21,7 +21,7 @@ from matrix.cli import main
 from matrix.commands.plan import sbatch_script
 from matrix.consumers.shared.installation import Installation
 from matrix.consumers.shared.shell import site_environment
-from matrix.input.environment_formats import read_pylock
+from matrix.reading.recognise import read
 from resolver.errors import CatalogError, LockError, MatrixError, UsageError
 from resolver.facts.catalog_files import read_file
 from resolver.lock import read_lock
@@ -229,22 +229,21 @@ def test_hostile_state_of_a_run_is_refused(tmp_path: Path) -> None:
 def test_texts_of_a_pylock_are_refused_or_stay_data(tmp_path: Path) -> None:
     path = tmp_path / "pylock.toml"
     path.write_text(tomli_w.dumps(PYLOCK))
-    names = [name for name, _, _ in read_pylock(path)[0]]
+    names = [item.name for item in read(path).items]
     for place in places(PYLOCK):
         for text in INVISIBLE:
             path.write_text(tomli_w.dumps(with_text(PYLOCK, place, text)))
             with pytest.raises(UsageError) as caught:
-                read_pylock(path)
+                read(path)
             assert str(path) in caught.value.message
         for text in VISIBLE:
             path.write_text(tomli_w.dumps(with_text(PYLOCK, place, text)))
             try:
-                packages, _ = read_pylock(path)
-                parsed = [parse_requirement(requirement) for _, requirement, _ in packages]
+                parsed = [parse_requirement(item.text) for item in read(path).items]
             except UsageError:
                 continue
             assert [requirement.name for requirement in parsed] == names
-            assert all(requirement.isprintable() for _, requirement, _ in packages)
+            assert all(requirement.text.isprintable() for requirement in parsed)
 
 
 def test_texts_of_a_site_file_are_refused_or_stay_data(tmp_path: Path) -> None:

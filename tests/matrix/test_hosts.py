@@ -85,8 +85,8 @@ def test_hosts_are_named_in_one_line(command: list[str], capsys: Capture) -> Non
 
 
 COMMANDS = [
-    ["doctor"],
-    ["doctor", "--format", "json"],
+    ["check"],
+    ["check", "--format", "json"],
     ["resolve", "sympy", "--backend", "cpu"],
     ["resolve", "torch", "--backend", "cpu", "--offline"],
     ["resolve", "x @ https://me:s3cr3t@127.0.0.1:9/x-1.0-py3-none-any.whl", "--backend", "cpu"],

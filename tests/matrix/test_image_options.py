@@ -1,4 +1,4 @@
-"""``--base-image`` with a file, and ``matrix doctor``; a stand-in replaces the inspection of the image."""
+"""``--base-image`` with a file, and ``matrix check``; a stand-in replaces the inspection of the image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from builders.diagnosis import doctor as machine
 from builders.recipes import Program
 from builders.sources import FetchResult
 from matrix.cli import main
-from matrix.commands import doctor, fetch
+from matrix.commands import fetch
+from matrix.judging import machine as judged_machine
 from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.facts.catalog import load
 from resolver.lock import read_lock
@@ -52,7 +53,7 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         )
 
     monkeypatch.setattr(inspection, "inspect_image", inspect_image)
-    monkeypatch.setattr(doctor, "inspect_image", inspect_image)
+    monkeypatch.setattr(judged_machine, "inspect_image", inspect_image)
     return tmp_path / "mine.sif"
 
 
@@ -158,16 +159,18 @@ def _bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (programs / "g++").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setattr(machine, "is_reachable", lambda _: False)
-    monkeypatch.setattr(doctor, "index_url", lambda: "https://index.example/simple")  # else pip is started
+    monkeypatch.setattr(
+        judged_machine, "index_url", lambda: "https://index.example/simple"
+    )  # else pip is started
 
 
 @pytest.mark.usefixtures("_bare_machine")
 class TestDoctor:
     def test_missing_tools_do_not_change_exit_code(self, capsys: Capture) -> None:
-        answer = run_json(capsys, "doctor")
+        answer = run_json(capsys, "check")
         assert answer["schema"] == 1
-        assert "image" not in answer
-        severities = {finding["id"]: finding["severity"] for finding in answer["host"]}
+        assert "image" not in answer["things"][0]
+        severities = {finding["id"]: finding["severity"] for finding in answer["things"][0]["findings"]}
         network = [name for name in severities if name.startswith("network-")]
         assert len(network) >= 3
         # On this PATH there is only a C++ compiler.
@@ -175,27 +178,31 @@ class TestDoctor:
         assert {name for name in missing if severities[name] != "warning"} == set()
         assert severities["compiler"] == severities["cores-memory"] == "info"
         assert "error" not in severities.values()
-        assert main(["doctor"]) == 0
+        assert main(["check"]) == 0
         assert "warning: sbatch is not on PATH." in capsys.readouterr().out
 
     def test_mirror_replaces_server(self, capsys: Capture, tmp_path: Path) -> None:
         torch = next(row.index for row in load().torch.values() if row.rocm)
         prefix = torch.partition("/whl/")[0]
         (tmp_path / "matrix.toml").write_text(f'[mirrors]\n"{prefix}" = "https://mirror.example"\n')
-        answer = run_json(capsys, "doctor")
+        (thing,) = run_json(capsys, "check")["things"]
         (url,) = [
-            finding["evidence"]["url"] for finding in answer["host"] if finding["id"] == "network-torch"
+            finding["evidence"]["url"] for finding in thing["findings"] if finding["id"] == "network-torch"
         ]
         assert url.startswith("https://mirror.example/whl/")
 
     def test_image_that_can_build(self, image: Path, capsys: Capture) -> None:
-        answer = run_json(capsys, "doctor", "--base-image", str(image))
-        assert (answer["image"]["name"], answer["image"]["can_build"], answer["image"]["missing"]) == (
+        answer = run_json(capsys, "check", "--base-image", str(image))
+        assert (
+            answer["things"][0]["image"]["name"],
+            answer["things"][0]["image"]["can_build"],
+            answer["things"][0]["image"]["missing"],
+        ) == (
             "mine",
             True,
             [],
         )
-        assert main(["doctor", "--base-image", str(image)]) == 0
+        assert main(["check", "--base-image", str(image)]) == 0
         text = capsys.readouterr().out
         assert "This image can build wheels for ROCm." in text
         assert "g++-12 12.3.0" in text
@@ -205,31 +212,31 @@ class TestDoctor:
     ) -> None:
         inspect_image = inspection.inspect_image
         monkeypatch.setattr(
-            doctor,
+            judged_machine,
             "inspect_image",
-            lambda image, kind: msgspec.structs.replace(inspect_image(image, kind), compilers=()),
+            lambda image: msgspec.structs.replace(inspect_image(image), compilers=()),
         )
-        answer = run_json(capsys, "doctor", "--base-image", str(image), code=3)
-        assert answer["image"]["can_build"] is False
-        assert "no C++ compiler" in answer["image"]["missing"][0]
-        assert main(["doctor", "--base-image", str(image)]) == 3
+        answer = run_json(capsys, "check", "--base-image", str(image), code=3)
+        assert answer["things"][0]["image"]["can_build"] is False
+        assert "no C++ compiler" in answer["things"][0]["image"]["missing"][0]
+        assert main(["check", "--base-image", str(image)]) == 3
         assert (
             "This image cannot build wheels for ROCm:\n  - there is no C++ compiler"
             in capsys.readouterr().out
         )
 
     def test_catalog_image_elsewhere_is_missing(self, capsys: Capture) -> None:
-        answer = run_json(capsys, "doctor", "--base-image", KNOWN, code=3)
+        answer = run_json(capsys, "check", "--base-image", KNOWN, code=3)
         assert "is not on this machine: /" in answer["message"]
 
     def test_invalid_image_is_bad_input(self, capsys: Capture, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
-        assert "neither usr nor bin" in run_json(capsys, "doctor", "--base-image", "empty", code=2)["message"]
+        assert "neither usr nor bin" in run_json(capsys, "check", "--base-image", "empty", code=2)["message"]
         sif(tmp_path / "cut.sif", missing=1)
-        assert "is truncated" in run_json(capsys, "doctor", "--base-image", "cut.sif", code=2)["message"]
+        assert "is truncated" in run_json(capsys, "check", "--base-image", "cut.sif", code=2)["message"]
 
     def test_unknown_name_gets_suggestion(self, capsys: Capture) -> None:
-        answer = run_json(capsys, "doctor", "--base-image", "lumi-rocm-rocm-6.2.5.sif", code=2)
+        answer = run_json(capsys, "check", "--base-image", "lumi-rocm-rocm-6.2.5.sif", code=2)
         assert KNOWN in answer["hint"]
 
 

@@ -94,12 +94,12 @@ def test_json_has_everything(lock: Resolution, capsys: Capture) -> None:
 def test_verify_lists_few_findings_of_one_kind(lock: Resolution, capsys: Capture) -> None:
     del lock
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "env"], check=True)
-    assert main(["verify", "--python", "env/bin/python"]) == 1
+    assert main(["check", "env/bin/python", "--run"]) == 1
     output = capsys.readouterr().out
     assert output.count("is not installed. [verify-pin-missing]") == 10
     assert "There are 193 more findings of this kind." in output
-    assert main(["verify", "--python", "env/bin/python", "--format", "json"]) == 1
-    ids = [finding["id"] for finding in json.loads(capsys.readouterr().out)["findings"]]
+    assert main(["check", "env/bin/python", "--run", "--format", "json"]) == 1
+    ids = [finding["id"] for finding in json.loads(capsys.readouterr().out)["things"][0]["findings"]]
     assert ids.count("verify-pin-missing") == 203
 
 

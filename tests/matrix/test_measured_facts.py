@@ -59,7 +59,7 @@ def test_reading_wheels_changes_no_later_answer(
         monkeypatch.delenv("PIP_NO_INDEX")
         monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
         before = chosen("gfx90a")
-        for command in (["audit"], ["catalog", "learn"], ["catalog", "learn", "--apply"]):
+        for command in (["check"], ["catalog", "learn"], ["catalog", "learn", "--apply"]):
             assert main([*command, str(old), str(new)]) == 0
             capsys.readouterr()
             assert chosen("gfx90a") == before, command

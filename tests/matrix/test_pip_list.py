@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from builders.containers.image import LocalImage, find_image
 from builders.containers.inspection import ImageFacts, ImagePython, as_row
 from matrix.cli import main
-from matrix.input.environment_formats import parse_pip_list, read_preinstalled
+from matrix.input.request import read_preinstalled
+from matrix.reading import pip_output
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.lock import read_lock
@@ -103,7 +104,7 @@ def test_image_on_this_machine_lists_everything(
         )
         return ImageFacts(name=image.name, path=str(image.path), digest=image.digest, pythons=pythons)
 
-    monkeypatch.setattr("matrix.input.environment_formats.inspect_image", inspected)
+    monkeypatch.setattr("builders.containers.inspection.inspect_image", inspected)
     assert read_preinstalled("image", catalog, str(tmp_path / "mine")) == Preinstalled(IMAGE, own)
     assert read_preinstalled("image", catalog, "a-name-of-the-catalog.sif") == Preinstalled(IMAGE)
     row = as_row(inspected(find_image(tmp_path / "mine")), catalog)
@@ -172,7 +173,8 @@ def test_pip_list_formats_agree_for_any_list(installed: dict[str, str]) -> None:
         json.dumps([{"name": name, "version": version} for name, version in installed.items()]),
     ]
     for form in forms:
-        assert {name: version for name, version, _ in parse_pip_list(form, "list.txt")} == installed
+        items = pip_output.read(form, "list.txt").items
+        assert {item.name: item.version for item in items} == installed
 
 
 ASKED = ["resolve", "deepspeed", "--date", "2026-05-01", "--keep-installed", "list.txt"]

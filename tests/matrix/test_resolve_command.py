@@ -256,7 +256,7 @@ def test_json_is_the_struct_that_the_lock_holds(capsys: Capture) -> None:
         ["fetch"],
         ["explain"],
         ["env", "--for", "pip"],
-        ["verify"],
+        ["check", "--run"],
         ["check", "requirements.txt"],
         ["index", "prune"],
     ],
@@ -367,7 +367,7 @@ def test_offline_warns_that_pages_may_be_old(
     with serving(index) as url:
         Path("matrix.toml").write_text(f'backend = "cpu"\npython = "3.12"\nindex-url = "{url}"\n')
         assert main(["resolve", "web"]) == 0
-    for page in (tmp_path / "cache").rglob("*.msgpack"):
+    for page in (tmp_path / "cache").rglob("*.jsonl"):
         os.utime(page, (0, 0))
     with Path("matrix.toml").open("a") as settings:
         settings.write("offline = true\n")

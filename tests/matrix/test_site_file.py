@@ -152,10 +152,10 @@ def test_commands_use_the_site_file_of_the_lock(
         assert "ours.sif" in capsys.readouterr().err
     assert main(["env", "--for", "cotainr", "--site", "lumi-g"]) == 2
     assert "You asked for site lumi-g, but matrix.lock was resolved for cirrus" in capsys.readouterr().err
-    assert main(["verify", "--gpu", "--dry-run", "--partition", "p"]) == 0
+    assert main(["check", "--gpu", "--dry-run", "--partition", "p"]) == 0
     capsys.readouterr()
     Path("site.toml").rename("moved.toml")
-    for command in (["fetch", "--offline"], ["build-wheels", "--dry-run"], ["verify"]):
+    for command in (["fetch", "--offline"], ["build-wheels", "--dry-run"], ["check", "--run"]):
         assert main(command) == 2
         assert (
             "resolved with the facts in site.toml, which is neither in the working directory"

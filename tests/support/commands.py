@@ -1,12 +1,14 @@
-"""Run a command in the process of the test."""
+"""Run a command in the process of the test, and pip in a clean environment."""
 
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
 
+from builders.machine.process import clean_environment
 from matrix.cli import main
 
 
@@ -20,3 +22,10 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0)
     """Run a command with JSON output, and return its document."""
     document: dict[str, Any] = json.loads(run(capsys, *arguments, "--format", "json", code=code))
     return document
+
+
+def pip_environment() -> dict[str, str]:
+    """Return the variables for a pip that installs where it is told, from the user's indexes."""
+    places = ("PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON")
+    own = {name: os.environ[name] for name in os.environ if name.startswith("PIP_") and name not in places}
+    return clean_environment(own | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}, network=True)

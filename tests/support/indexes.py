@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from resolver.errors import EnvironmentLacksError, UsageError
-from resolver.indexes import Content, File, Metadata
+from resolver.indexes import Content, File, Metadata, Project
 
 URL = "https://index.example/simple"
 """The only index, unless a `FakeIndexes` names others."""
@@ -70,8 +70,6 @@ class FakeIndexes:
         The URLs of the indexes.
     unreachable
         Names of projects for which no index can be reached.
-    statuses
-        The status of projects (PEP 792), by name.
     direct
         Name, version and release at the URL of each direct reference.
 
@@ -88,7 +86,6 @@ class FakeIndexes:
         *,
         urls: Sequence[str] = (URL,),
         unreachable: Sequence[str] = (),
-        statuses: Mapping[str, str] | None = None,
         direct: Mapping[str, tuple[str, str, FakeRelease]] | None = None,
     ) -> None:
         self.urls = tuple(urls)
@@ -99,7 +96,7 @@ class FakeIndexes:
         self.judged: list[str] = []
         """The names of the files whose content was read, in this order."""
         self._unreachable = {canonicalize_name(name) for name in unreachable}
-        self._projects: dict[str, _Project] = {}
+        self._projects: dict[str, Project] = {}
         self._releases: dict[str, tuple[str, str, FakeRelease]] = dict(direct or {})
         for given, versions in projects.items():
             name = canonicalize_name(given)
@@ -109,8 +106,8 @@ class FakeIndexes:
                 release = value if isinstance(value, FakeRelease) else FakeRelease(requires=tuple(value))
                 files = release.files(name, version)
                 self._releases |= {file.url: (name, version, release) for file in files}
-                releases.append(_Release(version, files))
-            self._projects[name] = _Project(name, tuple(releases), (statuses or {}).get(given, "active"))
+                releases.append(ListedRelease(version, files))
+            self._projects[name] = Project(name, releases)
 
     def at(self, url: str) -> FakeIndexes:
         """Return the projects of one index, with its files only."""
@@ -120,15 +117,15 @@ class FakeIndexes:
         only._unreachable = self._unreachable
         for name, project in self._projects.items():
             releases = [
-                _Release(release.version, files)
+                ListedRelease(release.version, files)
                 for release in project.releases
                 if (files := tuple(file for file in release.files if file.index == url))
             ]
             if releases:
-                only._projects[name] = _Project(name, tuple(releases), project.status)
+                only._projects[name] = Project(name, releases)
         return only
 
-    def project(self, name: str) -> _Project | None:
+    def project(self, name: str) -> Project | None:
         """Return a project; None if no project has this name."""
         name = canonicalize_name(name)
         self.asked.append(name)
@@ -137,7 +134,7 @@ class FakeIndexes:
             raise EnvironmentLacksError(msg, hint="Check the network.")
         return self._projects.get(name)
 
-    def direct(self, name: str, url: str) -> _Project:
+    def direct(self, name: str, url: str) -> Project:
         """Return the release of a direct reference; its file is named after the last part of the URL."""
         project, version, release = self._releases[url]
         if project != name:
@@ -145,7 +142,7 @@ class FakeIndexes:
             raise UsageError(msg, hint="Correct the name.")
         file = File(url.rpartition("/")[2], url, hashlib.sha256(url.encode()).hexdigest(), 1000)
         file = msgspec.structs.replace(file, requires_python=release.requires_python)
-        return _Project(name, (_Release(version, (file,)),), "active")
+        return Project(name, (ListedRelease(version, (file,)),))
 
     def metadata(self, files: Sequence[File]) -> Metadata | None:
         """Return the metadata of the first file."""
@@ -178,12 +175,8 @@ class FakeIndexes:
         """Ignore work that would only fill the cache."""
 
 
-class _Release(msgspec.Struct, frozen=True):
+class ListedRelease(msgspec.Struct, frozen=True):
+    """A version with its files."""
+
     version: str
     files: tuple[File, ...]
-
-
-class _Project(msgspec.Struct, frozen=True):
-    name: str
-    releases: tuple[_Release, ...]
-    status: str

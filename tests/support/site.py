@@ -68,8 +68,8 @@ class Site:
         return wheel
 
     def audit(self, wheel: Path, *more: str) -> dict[str, Any]:
-        done = self.matrix("audit", str(wheel), *more, "--format", "json")
-        (row,) = json.loads(done.stdout)["wheels"]
+        done = self.matrix("check", str(wheel), *more, "--format", "json")
+        (row,) = json.loads(done.stdout)["things"][0]["wheels"]
         assert isinstance(row, dict)
         return row
 

@@ -1,0 +1,217 @@
+"""Judge a list of what is installed: by proven sets, by the meaning of labels, and by the site's driver.
+
+A list has no files, so whatever neither its label nor the catalog explains is not judged.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from builders.installed.checks import driver_findings, known_bad_findings
+from matrix.judging.packages import TORCH_FAMILY, rocm_of
+from matrix.judging.verdict import JudgedItem
+from resolver.answers.resolve import resolve
+from resolver.compiling.names import replacement
+from resolver.errors import MatrixError
+from resolver.model import Resolution
+from resolver.requirements import TRITON_NAMES, is_for_cuda, parse_requirement
+from resolver.versions import is_version, join_words, version_or_none
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from builders.findings import Finding
+    from matrix.judging.target import ExpectedTarget
+    from matrix.judging.verdict import Verdict
+    from matrix.reading.items import Item, Reading
+    from resolver.consequences import Side
+    from resolver.facts.schema import ProvenSet
+
+NOT_READ = "its wheel was not read"
+_GFX = re.compile(r"gfx[0-9a-f]+")
+_TORCH = re.compile(r"torch(\d+(?:\.\d+)*)")
+_CUDA_LABEL = re.compile(r"(pt\d+)?cu\d")
+_CUDA_BUILD = re.compile(r"cuda|cu\d{2,}")
+_ROCM_TRITONS = tuple(name for name in TRITON_NAMES if name != "triton")
+
+
+def installed_findings(reading: Reading, side: Side) -> Iterator[Finding]:
+    """Yield the findings about a whole list: the driver and its ROCm, and known-bad combinations."""
+    versions = {item.name: item.version for item in reading.items if item.version}
+    if side.request.target.backend == "rocm":
+        rocm = _rocm(reading, side, versions)
+        yield from driver_findings(rocm, side)
+        versions |= {"rocm": rocm} if rocm else {}
+    versions |= {"python": reading.python} if reading.python else {}
+    yield from known_bad_findings(versions, side)
+
+
+def _rocm(reading: Reading, side: Side, versions: Mapping[str, str]) -> str:
+    """Return the ROCm that torch uses: that of its label or of its row, else that of the image."""
+    version = versions.get("torch", "")
+    row = side.catalog.torch.get(version) if "+" in version else None
+    stated = re.match(r"rocm(\d+\.\d+(\.\d+)?)", version.partition("+")[2])
+    return stated[1] if stated else row.rocm if row and row.rocm else reading.platform.get("rocm", "")
+
+
+def proven_set(items: list[Item], side: Side) -> ProvenSet | None:
+    """Return the proven set of the site with this torch that has most of the other distributions as well."""
+    target = side.request.target
+    versions = {item.name: item.version for item in items if item.version}
+    found: list[tuple[int, ProvenSet]] = []
+    for row in side.catalog.proven.values():
+        if row.backend != target.backend or row.site not in {target.site, ""}:
+            continue
+        shared = versions.keys() & row.picks.keys() - {"python", "rocm"}
+        same = {name for name in shared if _is_same(versions[name], row.picks[name])}
+        if "torch" in same:
+            found.append((len(same), row))
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _is_same(installed: str, picked: str) -> bool:
+    """Return whether a version is that of a pick, whose commit stands in parentheses."""
+    have, (number, _, commit) = version_or_none(installed), picked.partition(" (")
+    wanted = version_or_none(number)
+    if have is None or wanted is None or have.public != wanted.public:
+        return False
+    if commit and have.local and re.fullmatch(r"(git)?[0-9a-f]{7,40}", have.local):
+        stated = have.local.removeprefix("git")
+        commit = commit.rstrip(")")
+        return stated.startswith(commit) or commit.startswith(stated)
+    return wanted.local is None or have.local == wanted.local
+
+
+def judge_items(reading: Reading, side: Side, expected: ExpectedTarget) -> Iterator[JudgedItem]:
+    """Yield the verdict about each distribution of a list."""
+    proven = proven_set(reading.items, side)
+    versions = {item.name: item.version for item in reading.items if item.version}
+    for item in reading.items:
+        if proven and item.version and _is_same(item.version, proven.picks.get(item.name, "")):
+            verdict: Verdict = "fits"
+            evidence = f"the set {proven.id} of {proven.site or 'another site'} ran with it ({proven.source})"
+        else:
+            verdict, evidence = _verdict(item, versions, side, expected)
+        yield JudgedItem(
+            name=item.name,
+            version=item.version or item.specifier,
+            verdict=verdict,
+            evidence=evidence,
+            line=item.line,
+        )
+
+
+def _verdict(
+    item: Item, versions: Mapping[str, str], side: Side, expected: ExpectedTarget
+) -> tuple[Verdict, str]:
+    rocm = expected.backend == "rocm"
+    label = item.version.partition("+")[2]
+    row = replacement(side.catalog, item.name, conda=item.installer == "conda")
+    if item.url:
+        return "not-judged", f"it comes from {item.url}"
+    if rocm and item.installer == "conda" and _CUDA_BUILD.search(item.build):
+        return "does-not-fit", f"conda's build {item.build} is for CUDA"
+    if rocm and (row or is_for_cuda(item.name)) and item.name not in TRITON_NAMES:
+        return "does-not-fit", "it is for CUDA" + (f" ({row.source})" if row and row.source else "")
+    if rocm and item.installer == "conda":
+        return "not-judged", "conda installed it"
+    if label:
+        return _of_label(label, item, versions, expected)
+    return _unlabelled(item, versions, side, expected)
+
+
+def _of_label(
+    label: str, item: Item, versions: Mapping[str, str], expected: ExpectedTarget
+) -> tuple[Verdict, str]:
+    """Judge a build by what its label means; a label that says nothing about the platform is not judged."""
+    named, torch = f"its label {label} means a build for", versions.get("torch", "")
+    gfx, for_torch, rocm = _GFX.findall(label), _TORCH.search(label), rocm_of(label)
+    torch_rocm = rocm_of(torch.partition("+")[2])
+    on_gpu = expected.backend == "rocm"
+    fit = expected.fit(rocm) if rocm else "fits"
+    of_rocm: Verdict = "does-not-fit" if fit == "wrong" else "own-risk" if fit == "old" else "fits"
+    cpu_in_gpu = on_gpu and (item.name in TORCH_FAMILY or "+cpu" not in torch)
+    cases: list[tuple[object, Verdict, str]] = [
+        (label.startswith("cpu"), "does-not-fit" if cpu_in_gpu else "fits", f"{named} CPUs"),
+        (_CUDA_LABEL.match(label), "does-not-fit" if on_gpu else "not-judged", f"{named} CUDA"),
+        (rocm and not on_gpu, "does-not-fit", f"{named} ROCm {rocm}"),
+        (not on_gpu, "not-judged", _unknown(label)),
+        (
+            gfx and not {*gfx} & {*expected.gfx},
+            "does-not-fit",
+            f"{named} {join_words(gfx)}, not for {join_words(expected.gfx)}",
+        ),
+        (
+            for_torch and torch and not torch.startswith(for_torch[1]),
+            "does-not-fit",
+            f"it was built for torch {for_torch and for_torch[1]}, and torch is {torch}",
+        ),
+        (
+            rocm and torch_rocm not in {"", rocm},
+            "does-not-fit",
+            f"{named} ROCm {rocm}, and torch is for ROCm {torch_rocm}",
+        ),
+        (rocm, of_rocm, f"{named} ROCm {rocm}; {expected.because}"),
+        (gfx, "fits", f"{named} {join_words(gfx)}"),
+    ]
+    found = ((verdict, evidence) for holds, verdict, evidence in cases if holds)
+    return next(found, ("not-judged", _unknown(label)))
+
+
+def _unknown(label: str) -> str:
+    return f"its label {label} does not say what it was built for"
+
+
+def _unlabelled(
+    item: Item, versions: Mapping[str, str], side: Side, expected: ExpectedTarget
+) -> tuple[Verdict, str]:
+    catalog, rocm = side.catalog, expected.backend == "rocm"
+    with_rocm = any(name in versions for name in _ROCM_TRITONS)
+    if rocm and item.name in TORCH_FAMILY and not with_rocm:
+        torch = versions.get("torch", "")
+        if item.name == "torch" or not rocm_of(torch.partition("+")[2]):
+            return (
+                "does-not-fit",
+                "builds without a label, PyPI's and conda-forge's, are for CUDA or CPUs",
+            )
+    if item.name in TRITON_NAMES:
+        wanted = rocm and item.name == "triton" and with_rocm
+        return (
+            ("does-not-fit", "two tritons overwrite each other's files")
+            if wanted
+            else ("fits", "torch's triton")
+        )
+    package = catalog.package.get(item.name)
+    if package is None:
+        return "not-judged", NOT_READ
+    for release in catalog.releases_of(item.name):
+        if release.version == item.version and release.is_published and expected.backend in release.backend:
+            return "fits", f"it is published for {expected.backend} ({release.source})"
+    needs_build = package.system_rocm or bool(catalog.recipes_of(item.name))
+    if rocm and needs_build:
+        return _of_facts(item, versions, side)
+    return "fits", f"it needs no GPU build ({package.source})"
+
+
+def _of_facts(item: Item, versions: Mapping[str, str], side: Side) -> tuple[Verdict, str]:
+    """Judge a package that is built for a torch, and does not say for which, by the facts of the catalog."""
+    unknown = "nothing says for which torch, ROCm and GPU it was built"
+    torch = versions.get("torch", "")
+    if torch not in side.catalog.torch or not is_version(item.version):
+        return "not-judged", unknown
+    texts = (f"torch=={torch}", f"{item.name}=={item.version.partition('+')[0]}")
+    request = replace(side.request, requirements=tuple(map(parse_requirement, texts)))
+    try:
+        answer = resolve(side.catalog, request, None)
+    except MatrixError:
+        return "not-judged", unknown
+    pick = answer.pick(item.name) if isinstance(answer, Resolution) else None
+    if pick is None or pick.support == "inferred":
+        return "not-judged", unknown
+    return (
+        "fits",
+        f"the catalog has this release with torch {torch} ({pick.facts[0].source if pick.facts else ''})",
+    )

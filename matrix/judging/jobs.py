@@ -1,0 +1,234 @@
+"""Rules about job scripts: variables of the site, GPU visibility, binding, images, and what they install.
+
+The variables and Slurm's layout are those of the site's rows, from which `matrix env` writes its job scripts.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from matrix.reading.requirements import finding_at
+from resolver.errors import closest_names
+from resolver.facts.catalog import matches, within
+from resolver.versions import join_words, minor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from builders.findings import Finding
+    from matrix.judging.target import ExpectedTarget
+    from matrix.reading.items import Reading
+    from resolver.facts.schema import Image, Job, SiteVariable
+
+_GDR_LEVELS = {"LOC": "0", "PIX": "1", "PXB": "2", "PHB": "3", "SYS": "4"}
+"""Names of the levels of NCCL_NET_GDR_LEVEL. Source:
+https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html (NCCL_NET_GDR_LEVEL, legacy values)."""
+_VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+"""HIP counts the devices that are left by the first one. Sources:
+https://rocm.docs.amd.com/en/docs-6.1.2/conceptual/gpu-isolation.html ;
+https://github.com/lumi-ai-factory/laifs-container-recipes/issues/13 ; https://github.com/Parsl/parsl/issues/3858"""
+_ROCM_IN_NAME = re.compile(r"rocm-?(\d+\.\d+)")
+_SOURCES = re.compile(r"\s*(source|\.)\s")
+_LOCAL_RANK = re.compile(r"LOCAL_?(ID|RANK)|torchrun|torch\.distributed\.run|accelerate launch|deepspeed")
+"""Finds what gives each task its own GPU."""
+_OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
+
+
+def check_job(reading: Reading, expected: ExpectedTarget) -> list[Finding]:
+    """Return the findings about a job script, by line; a reading without a job has none."""
+    findings = _findings(reading, expected) if reading.job else ()
+    placed = (replace(each, evidence={"file": reading.name, **each.evidence}) for each in findings)
+    return sorted(placed, key=lambda each: int(each.evidence["line"]))
+
+
+def _findings(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
+    yield from _check_images(reading, expected)
+    if expected.backend == "rocm":
+        yield from _check_variables(reading, expected)
+        yield from _check_devices(reading, expected)
+        yield from _check_layout(reading, expected)
+    yield from _check_user_site(reading)
+
+
+def _line(reading: Reading, text: str) -> int:
+    """Return the first line with a text; lines of the script stand in what was not made an item."""
+    numbers = (line.line for line in reading.unread if text in line.text)
+    return next(numbers, next((number for number, words in _launches(reading) if text in words), 1))
+
+
+def _launches(reading: Reading) -> Iterator[tuple[int, str]]:
+    for number, words in reading.job.launches if reading.job else ():
+        yield number, " ".join(words)
+
+
+def _image(reading: Reading, expected: ExpectedTarget) -> tuple[str, str, Image | None]:
+    """Return path, ROCm and catalog row of the first image; the ROCm may be only in its name."""
+    path = next((item.url for item in reading.items if item.installer == "image"), "")
+    row = expected.catalog.image.get(PurePosixPath(path).name)
+    named = _ROCM_IN_NAME.search(path)
+    return path, (minor(row.rocm) if row and row.rocm else named[1] if named else ""), row
+
+
+def _check_images(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
+    path, rocm, row = _image(reading, expected)
+    if not path:
+        return
+    line, target = _line(reading, path), expected.request.target
+    rows = [
+        one
+        for one in expected.catalog.site_image.values()
+        if row is not None and one.image == row.name and one.site == target.site
+    ]
+    if rows and not any(within(one, target.date) for one in rows):
+        last = max(rows, key=lambda one: str(one.until))
+        message = f"{row.name if row else path} is no image of {target.site} since {last.until}."
+        fix = "`matrix resolve` names an image of the site."
+        yield finding_at("job-image", line, path, f"{message} [{last.source}]", fix=fix)
+    if rocm and expected.backend == "rocm" and (fit := expected.fit(rocm)) != "fits":
+        message = f"The image has ROCm {rocm}, and {expected.because}."
+        if fit == "old":
+            message += " Older releases may run, at your own risk."
+        yield finding_at("old-rocm" if fit == "old" else "other-rocm", line, path, message)
+
+
+def _check_variables(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
+    """Compare the variables that a script sets with the site's, for the ROCm of its image if it is known."""
+    target, catalog = expected.request.target, expected.catalog
+    _, rocm, _ = _image(reading, expected)
+    rows = [
+        row for row in catalog.site_variable.values() if row.site == target.site and within(row, target.date)
+    ]
+    known = {row.name for row in rows}
+    # A file that the script sources may set anything.
+    sources = any(_SOURCES.match(line.text) for line in reading.unread)
+    may_lack = _nodes(reading) > 1 and not sources
+    for row in rows:
+        applies = not row.combination or (bool(rocm) and row in _of_rocm(rows, rocm))
+        stated = reading.variables.get(row.name)
+        if stated is None and may_lack and row.value and applies and "${" not in row.value:
+            text = f"{row.name} is not set: {row.reason}. [{row.source}]"
+            yield finding_at("job-variable", 1, row.name, text, fix=f"export {row.name}={row.value}")
+        elif stated is not None and "$" not in stated and not _agrees(row, stated):
+            problem = _contradiction(reading, row, stated)
+            # With the ROCm of this image it may be right, and with another one it is not.
+            yield problem if applies else replace(problem, severity="info")
+    for name in reading.variables:
+        near = closest_names(name, known)
+        extended = [one for one in known if one.startswith(f"{name}_")]
+        if name not in known and (close := (extended or near)):
+            message = f"{name} is not a variable that the site's programs read. Did you mean {close[0]}?"
+            yield finding_at("job-name", _line(reading, f"{name}="), name, message)
+    if _OVERRIDE in reading.variables and target.gfx:
+        gpus = join_words(target.gfx, joiner="and")
+        message = f"{_OVERRIDE} makes ROCm take the GPU for another one; it has code for {gpus} of its own."
+        yield finding_at(
+            "job-override", _line(reading, _OVERRIDE), _OVERRIDE, message, fix="Remove the line."
+        )
+
+
+def _of_rocm(rows: list[SiteVariable], rocm: str) -> list[SiteVariable]:
+    return [row for row in rows if matches(row.combination, {"rocm": f"{rocm}.0"})]
+
+
+def _agrees(row: SiteVariable, stated: str) -> bool:
+    if row.value is None:
+        return False
+    first, second = (_GDR_LEVELS.get(value, value) for value in (stated, row.value))
+    # LUMI's interfaces are hsn0 to hsn3: RCCL takes a prefix for all of them.
+    return (
+        first == second
+        or row.directory
+        or (row.name == "NCCL_SOCKET_IFNAME" and row.value.startswith(stated))
+    )
+
+
+def _contradiction(reading: Reading, row: SiteVariable, stated: str) -> Finding:
+    line = _line(reading, f"{row.name}=")
+    where = " and ".join(f"{name} {versions}" for name, versions in row.combination.items())
+    of = f" with {where}" if where else ""
+    if row.value is None:
+        text, fix = f"{row.name} must not be set{of}: {row.reason}.", "Remove the line."
+    else:
+        text = f"{row.name}={stated}, and the site needs {row.value}{of}: {row.reason}."
+        fix = f"export {row.name}={row.value}"
+    return finding_at("job-variable", line, f"{row.name}={stated}", f"{text} [{row.source}]", fix=fix)
+
+
+def _nodes(reading: Reading) -> int:
+    text = reading.job.directives.get("nodes", "1") if reading.job else "1"
+    first = text.partition("-")[0]
+    return int(first) if first.isdecimal() else 1
+
+
+def _check_devices(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
+    visible = [name for name in _VISIBLE if reading.variables.get(name)]
+    if len(visible) > 1:
+        listed = join_words(visible, joiner="and")
+        message = f"{listed} are set: HIP counts only the GPUs that the first one leaves, so some vanish."
+        yield finding_at("job-devices", _line(reading, visible[1]), visible[1], message, fix="Set only one.")
+    job = expected.catalog.job.get(expected.request.target.site)
+    directives = reading.job.directives if reading.job else {}
+    ranks = directives.get("ntasks-per-node", "")
+    texts = [*(line.text for line in reading.unread), *(text for _, text in _launches(reading))]
+    if any(_LOCAL_RANK.search(text) for text in texts):
+        return
+    if job and ranks.isdecimal() and int(ranks) > 1 and not visible and not job.own_gpu:
+        message = (
+            f"{ranks} tasks of a node see all of its GPUs. Those that do not choose one by their local rank "
+            "share GPU 0."
+        )
+        fix = "Choose the GPU by SLURM_LOCALID in the program, or set ROCR_VISIBLE_DEVICES in each task."
+        yield finding_at(
+            "job-devices", _line(reading, "ntasks-per-node"), "ntasks-per-node", message, fix=fix
+        )
+
+
+def _check_layout(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
+    job = expected.catalog.job.get(expected.request.target.site)
+    if job is None or reading.job is None:
+        return
+    directives = reading.job.directives
+    words = [
+        *(f"--{name}={value}" for name, value in directives.items()),
+        *(t for _, t in _launches(reading)),
+    ]
+    text = " ".join(words)
+    for option, reason in job.avoid.items():
+        if f"--{option}" in text:
+            message = f"--{option} at {job.site}: {reason}. [{job.source}]"
+            yield finding_at("job-layout", _line(reading, option), option, message)
+    yield from _check_binding(reading, job, text)
+
+
+def _check_binding(reading: Reading, job: Job, text: str) -> Iterator[Finding]:
+    directives = reading.job.directives if reading.job else {}
+    line = _line(reading, "--cpu-bind")
+    is_shared = bool(job.gpu_partition) and directives.get("partition") == job.gpu_partition
+    if "--cpu-bind=mask" in text and is_shared and "--exclusive" not in text:
+        message = (
+            f"CPU masks are valid only on whole nodes, and {job.gpu_partition} shares them: the job ends."
+        )
+        yield finding_at(
+            "job-layout", line, "--cpu-bind", f"{message} [{job.source}]", fix="Leave them out there."
+        )
+    elif re.search(r"--cpu-bind=(cores|threads|rank)", text) and not re.search(
+        r"cpus-per-task|(^|\s)-c\s?\d", text
+    ):
+        message = "--cpu-bind without --cpus-per-task (-c): each task has one core. [srun(1)]"
+        fix = f"Add --cpus-per-task={job.cpus} to srun, too."
+        yield finding_at("job-layout", line, "--cpu-bind", message, fix=fix)
+
+
+def _check_user_site(reading: Reading) -> Iterator[Finding]:
+    for number, text in _launches(reading):
+        if re.search(r"pip3?\s+install\b.*--user\b", text):
+            message = (
+                "pip install --user writes into ~/.local. Every container and environment of yours with this "
+                "Python then takes packages from there before its own."
+            )
+            fix = "Build what is missing into the container, and set PYTHONNOUSERSITE=1."
+            yield finding_at("job-user-site", number, "--user", message, fix=fix)

@@ -1,0 +1,281 @@
+"""What the tool of a file would install, as the resolver predicts it, and the nearest that works."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import takewhile
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from builders.findings import Finding
+from matrix.api import package_indexes, resolve_settings
+from matrix.input.request import make_request
+from matrix.judging.installed import NOT_READ
+from matrix.judging.packages import TORCH_FAMILY, torch_index
+from matrix.judging.repair import Change, changed_versions, nearest, replaced
+from matrix.judging.target import expect_request
+from matrix.judging.verdict import JudgedItem, Judgement
+from matrix.reading.items import Item
+from resolver.errors import MatrixError, NoVersionError
+from resolver.model import Conflict, Resolution
+from resolver.requirements import parse_requirement
+from resolver.versions import is_version, join_words
+
+if TYPE_CHECKING:
+    from matrix.command_line.context import Context
+    from matrix.consumers.shared.installation import WrittenFile
+    from matrix.reading.items import Reading
+    from resolver.facts.catalog import Catalog
+    from resolver.model import Request, Requirement
+
+CONDA_RUNTIME = {
+    "c-compiler", "cmake", "compilers", "cxx-compiler", "fortran-compiler", "gcc", "gfortran", "git", "gxx",
+    "libgcc", "libgcc-ng", "libgomp", "libstdcxx", "libstdcxx-ng", "make", "ninja", "pip", "pkg-config",
+}  # fmt: skip
+"""What conda installs for programs of any kind: compilers with their runtime, tools, and pip."""
+_PARTS = 3
+_UNLABELLED = "PyPI's build, which is for CUDA"
+
+
+def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution | None:
+    """Resolve the items of a reading as they are, else the nearest that resolves, and set what differs.
+
+    What has a URL is never looked up by its name, and what conda installs stays with conda; its exact
+    versions constrain the others.
+    """
+    catalog, drop = context.catalog_with_image, context.args.drop
+    items = [
+        item
+        for item in reading.items
+        if not item.url and item.name and item.name not in drop and item.installer != "image"
+    ]
+    if reading.python:
+        items.insert(0, Item(name="python", version=reading.python))
+    kept, changes = replaced(catalog, items, drop)
+    changes += [Change(str(item), "", "you left it out") for item in reading.items if item.name in drop]
+    pins = [item for item in items if item.installer == "conda" and item.version and item.name != "python"]
+    found = _Nearest(context, pins)
+    try:
+        answer, versions, unknown = found.of(kept)
+    except MatrixError as error:
+        judged.findings.append(Finding("not-judged", "warning", error.message, error.hint))
+        judged.changes, judged.distributions = changes, [_open(item, error.message) for item in reading.items]
+        return None
+    if isinstance(answer, Resolution):
+        answer, kept, changes, versions = found.without_moving_torch(answer, kept, changes, versions)
+    unlabelled = _unlabelled(answer, kept, reading)
+    judged.changes = sorted(
+        [*changes, *versions, *unlabelled],
+        key=lambda change: (change.before.split()[0] != "torch", not change.for_cuda),
+    )
+    judged.distributions = list(_verdicts(answer, reading, judged.changes, unknown, catalog.image))
+    if isinstance(answer, Conflict):
+        judged.core = answer.core
+        facts = "; ".join(item.text for item in answer.core)
+        text = f"The versions exclude one another: {facts}."
+        judged.findings.append(Finding("does-not-resolve", "error", text))
+        return None
+    judged.requirements = [item.text for item in answer.request.requirements]
+    return answer
+
+
+def _open(item: Item, evidence: str) -> JudgedItem:
+    version = item.version or item.specifier
+    name = item.name or item.url
+    return JudgedItem(name=name, version=version, verdict="not-judged", evidence=evidence, line=item.line)
+
+
+class _Nearest:
+    """The nearest request that resolves, for the target of a context."""
+
+    def __init__(self, context: Context, pins: Sequence[Item]) -> None:
+        self.context, self.catalog = context, context.catalog_with_image
+        texts = [f"{item.name}=={item.version}" for item in pins if is_version(item.version)]
+        self.inputs = replace(context.inputs, requirements=(), constraints=[*map(parse_requirement, texts)])
+        self.indexes = package_indexes(context.settings, self.inputs, context.console)
+
+    def of(
+        self, kept: Sequence[Item]
+    ) -> tuple[Resolution | Conflict, list[Change], Mapping[str, NoVersionError]]:
+        """Return the resolution and the versions that it changes, or the conflict.
+
+        A ROCm that the driver supports comes first; if none resolves, or if the environment resolves as it
+        is, any will do, at your own risk.
+        """
+        target = make_request(self.context.settings, self.catalog, self.context.today, self.inputs)
+        within = supported_rocm(target, self.catalog)
+        extra: tuple[Requirement, ...] = ()
+        with self.context.console.task("find the nearest versions"):
+            found = nearest(self.catalog, target, kept, self.indexes)
+            is_changed = not isinstance(found, Conflict) and (found.reasons or _has_bare_torch(kept))
+            if within is not None and is_changed:
+                safe = replace(target, requirements=(*target.requirements, within))
+                other = nearest(self.catalog, safe, kept, self.indexes)
+                if not isinstance(other, Conflict):
+                    found, extra = other, (within,)
+        if isinstance(found, Conflict):
+            return found, [], {}
+        inputs = replace(self.inputs, requirements=[*found.requirements, *extra])
+        answer = resolve_settings(
+            self.context.settings, self.catalog, self.context.today, inputs, reporter=self.context.console
+        )
+        if isinstance(answer, Conflict):
+            return answer, [], found.unknown
+        return answer, list(changed_versions(answer, kept, found.reasons)), found.unknown
+
+    def without_moving_torch(
+        self, answer: Resolution, kept: list[Item], changes: list[Change], versions: list[Change]
+    ) -> tuple[Resolution, list[Item], list[Change], list[Change]]:
+        """Leave out replacements because of which torch moves further than without them, and say so."""
+        torch = next((item for item in kept if item.name == "torch" and item.version), None)
+        replacing = [
+            change for change in changes if change.after and change.for_cuda and change.after != "torch"
+        ]
+        names = {name for change in replacing for name in change.after.split(", ")} - {*TORCH_FAMILY}
+        if torch is None or not names:
+            return answer, kept, changes, versions
+        fewer = [item for item in kept if item.name not in names]
+        other, fewer_versions, _ = self.of(fewer)
+        if not isinstance(other, Resolution) or _distance(other, torch) >= _distance(answer, torch):
+            return answer, kept, changes, versions
+        moved = answer.version_of("torch")
+        left = [
+            Change(
+                change.before,
+                "",
+                f"with {change.after}, torch would become {moved}. {change.reason}",
+                change.source,
+                for_cuda=True,
+                needed=True,
+            )
+            if {*change.after.split(", ")} & names
+            else change
+            for change in changes
+        ]
+        return other, fewer, left, fewer_versions
+
+
+def _distance(answer: Resolution, wanted: Item) -> int:
+    """Return how far a torch is from the wanted one: 0 for the same release, 3 for another major release."""
+    have, want = (text.partition("+")[0].split(".") for text in (answer.version_of("torch"), wanted.version))
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(have, want, strict=False)))
+    return max(0, _PARTS - same)
+
+
+def _has_bare_torch(kept: Sequence[Item]) -> bool:
+    """Return whether torch has no label for ROCm, so that it must change anyway."""
+    torch = next((item for item in kept if item.name == "torch"), None)
+    return torch is not None and "+rocm" not in torch.version
+
+
+def supported_rocm(request: Request, catalog: Catalog) -> Requirement | None:
+    """Return the requirement that the driver supports the ROCm; None if that is not known."""
+    releases = expect_request(request, catalog, "pip").rocm
+    if len(releases) < 2 or any(one.name == "rocm" for one in request.requirements):  # noqa: PLR2004
+        return None
+    major_, minor_ = releases[-1].split(".")[:2]
+    return parse_requirement(f"rocm>={releases[0]},<{major_}.{int(minor_) + 1}")
+
+
+def again(judged: Judgement, reading: Reading, context: Context) -> Resolution | None:
+    """Add whether what is installed could be installed again, and what its wheels say of the others.
+
+    Return the nearest environment. What the indexes have does not change whether the installed one works.
+    """
+    works, own = judged.distributions, Judgement(thing=judged.thing, kind="", against=judged.against)
+    answer = predict(own, reading, context)
+    if any(item.verdict == "does-not-fit" for item in works) or context.args.repair:
+        judged.changes, judged.core, judged.requirements = own.changes, own.core, own.requirements
+    read = {item.name: item for item in own.distributions if item.verdict == "fits"}
+    judged.distributions = [
+        replace(item, verdict="fits", evidence=read[item.name].evidence)
+        if item.verdict == "not-judged" and item.evidence == NOT_READ and item.name in read
+        else item
+        for item in works
+    ]
+    missing = [f"{item.name} {item.version}" for item in own.distributions if item.verdict != "fits"]
+    text = "It could be installed again from these indexes, as it is"
+    if missing or answer is None:
+        text = f"It could not be installed again from these indexes as it is: {join_words(missing, most=5)}"
+        text = text if missing else own.findings[-1].message
+    judged.findings.append(Finding("installable-again", "info", f"{text.rstrip('.')}."))
+    return answer
+
+
+def _unlabelled(answer: Resolution | Conflict, kept: Sequence[Item], reading: Reading) -> Iterator[Change]:
+    """Yield torch and its companions that have no label, so that pip takes PyPI's build."""
+    if isinstance(answer, Conflict) or answer.target.backend != "rocm" or reading.installed:
+        return
+    if any(torch_index(url).startswith("rocm") for url in reading.index_urls):
+        return
+    chosen = {pick.name: pick for pick in answer.distributions}
+    for item in kept:
+        pick = chosen.get(item.name)
+        if item.name in TORCH_FAMILY and pick and "+" in pick.pinned and "+" not in item.version:
+            reason = f"without a label pip takes {_UNLABELLED}"
+            if not item.version or pick.version.partition("+")[0] == item.version:
+                yield Change(str(item), pick.pinned, reason, for_cuda=True)
+
+
+def _verdicts(
+    answer: Resolution | Conflict,
+    reading: Reading,
+    changes: Sequence[Change],
+    unknown: Mapping[str, NoVersionError],
+    images: Collection[str],
+) -> Iterator[JudgedItem]:
+    changed = {change.before: change for change in changes}
+    picks = {pick.name: pick for pick in answer.picks} if isinstance(answer, Resolution) else {}
+    for item in reading.items:
+        change, pick = changed.get(str(item)), picks.get(item.name)
+        judged = _open(item, "")
+        if item.installer == "image":
+            known = PurePosixPath(item.url).name in images
+            evidence = "the catalog knows this image" if known else "the content of the image was not read"
+            yield replace(judged, verdict="fits" if known else "not-judged", evidence=evidence)
+        elif item.url:
+            evidence = f"it comes from {item.url}, and is not looked up by name"
+            yield replace(judged, evidence=evidence)
+        elif item.name in unknown and not (change and change.for_cuda):
+            error = unknown[item.name]
+            yield replace(judged, evidence=f"{error.message} {error.hint}".strip().rstrip("."))
+        elif change:
+            source = f" ({change.source})" if change.source else ""
+            yield replace(judged, verdict="does-not-fit", evidence=change.reason + source)
+        elif item.installer == "conda" and item.name in CONDA_RUNTIME:
+            yield replace(judged, verdict="fits", evidence="it has no code for a GPU")
+        elif item.installer == "conda":
+            yield replace(judged, evidence="conda installs it")
+        elif pick is None:
+            yield replace(judged, evidence="it was not resolved")
+        else:
+            risk = pick.verdict == "at-own-risk"
+            evidence = f"{pick.pinned} resolves with the others"
+            yield replace(judged, verdict="own-risk" if risk else "fits", evidence=evidence)
+
+
+def conda_lines(reading: Reading, changes: Sequence[Change]) -> list[str]:
+    """Return what conda keeps of a file: all but Python, pip, and what was replaced or left out."""
+    changed = {change.before for change in changes}
+    if reading.installed:
+        return []
+    return [
+        item.text or str(item)
+        for item in reading.items
+        if item.installer == "conda"
+        and item.name != "pip"
+        and str(item) not in changed
+        and not reading.installed
+    ]
+
+
+def with_conda(file: WrittenFile, lines: Sequence[str]) -> WrittenFile:
+    """Return a written conda environment file with more dependencies for conda; other files do not change."""
+    start = "dependencies:\n"
+    if not lines or start not in file.text:
+        return file
+    more = "".join(f"  - {json.dumps(line) if ':' in line or '#' in line else line}\n" for line in lines)
+    return replace(file, text=file.text.replace(start, start + more, 1))

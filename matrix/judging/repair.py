@@ -1,0 +1,270 @@
+"""Find the resolvable request that is nearest to an environment for CUDA or for another machine.
+
+Distributions for CUDA are replaced as the catalog says (``[[replaces]]``), and the labels of builds for other
+GPUs are removed. Then pins that conflict are relaxed, one after another and one step at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from resolver.answers.explain import blamed, explain_conflict
+from resolver.answers.resolve import solve
+from resolver.compiling.known_bad import broken_combinations
+from resolver.compiling.names import replacement
+from resolver.errors import NoVersionError
+from resolver.model import CoreItem, Requirement, Resolution
+from resolver.requirements import is_for_cuda, parse_requirement
+from resolver.versions import minor
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from matrix.reading.items import Item
+    from resolver.facts.catalog import Catalog
+    from resolver.facts.schema import Replaces
+    from resolver.indexes import PackageIndexes
+    from resolver.model import Conflict, Request
+    from resolver.solving.session import Refuted
+
+_LABEL, _ANY = 0, 4
+"""The levels to which a pin is relaxed: with its label, its release, any patch, any minor, any release."""
+_LAST = ("torch", "python")
+"""Of several pins that conflict, these are relaxed last: most other versions depend on them."""
+_MOST_REFUSED = 8
+"""How many versions of torch that the catalog warns of are passed over."""
+
+
+def requirement_of(item: Item, level: int) -> Requirement:
+    """Return the requirement of an item at a level of relaxation, from 0 (as it is) to 4 (any version)."""
+    name = f"{item.name}[{','.join(item.extras)}]" if item.extras else item.name
+    public, _, _ = item.version.partition("+")
+    numbers = public.split(".")[: _ANY - level]
+    versions = ""
+    if item.version and level == _LABEL:
+        versions = f"=={item.version}"
+    elif public and level == 1:
+        versions = f"=={public}"
+    elif public and numbers:
+        versions = f"=={'.'.join(numbers)}.*"
+    elif level < _ANY:
+        versions = item.specifier
+    return parse_requirement(name + versions + (f" ; {item.marker}" if item.marker else ""))
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A change of one distribution, and the reason."""
+
+    before: str
+    after: str
+    """Names or version; empty if nothing takes its place."""
+    reason: str
+    source: str = ""
+    for_cuda: bool = False
+    needed: bool = False
+    """Whether the environment may need it, and nothing takes its place."""
+
+
+class Nearest(msgspec.Struct, frozen=True):
+    """The nearest request that resolves."""
+
+    requirements: tuple[Requirement, ...]
+    reasons: Mapping[str, CoreItem]
+    """Why each relaxed version cannot stay, by name."""
+    unknown: Mapping[str, NoVersionError] = {}
+    """What no index has, or not in this version, by name; the former is not in the request.
+
+    An index need not have everything that the user's own has, so neither is a fact against it.
+    """
+
+
+def replaced(
+    catalog: Catalog, wanted: Iterable[Item], drop: Collection[str] = ()
+) -> tuple[list[Item], list[Change]]:
+    """Return what stays or takes another's place, and the changes; conda keeps what the catalog leaves it."""
+    kept: dict[str, Item] = {}
+    changes: list[Change] = []
+    for item in wanted:
+        row = replacement(catalog, item.name, conda=item.installer == "conda")
+        if item.name in drop:
+            changes.append(Change(str(item), "", "you left it out"))
+        elif row is not None:
+            for name in row.by:
+                _keep(kept, replace(item, name=name, installer="pip"))
+            changes.append(
+                Change(str(item), ", ".join(row.by), _reason(row), row.source, True, row.effect == "none")
+            )
+        elif is_for_cuda(item.name) and item.installer != "conda":
+            reason = "it is for CUDA, and the catalog has nothing that takes its place"
+            changes.append(Change(str(item), "", reason, for_cuda=True, needed=True))
+        elif item.installer != "conda":
+            _keep(kept, item)
+    return list(kept.values()), changes
+
+
+def _keep(kept: dict[str, Item], item: Item) -> None:
+    """Add a distribution; of several lines about it, the one with a version counts."""
+    if item.name not in kept or not kept[item.name].version:
+        kept[item.name] = item
+
+
+def _reason(row: Replaces) -> str:
+    texts = {
+        "rocm": "it is for CUDA",
+        "cpu": "it is for CUDA, and its replacement runs on the CPU only",
+        "drop": "it is for CUDA, and torch for AMD GPUs or CPUs does not need it",
+        "none": "it is for CUDA, and the catalog has nothing that takes its place",
+    }
+    return f"{texts[row.effect]}. {row.note}".strip()
+
+
+def nearest(
+    catalog: Catalog, request: Request, wanted: Iterable[Item], indexes: PackageIndexes | None
+) -> Nearest | Conflict:
+    """Relax the pins that conflict, and return requirements that resolve, or the conflict that remains.
+
+    The requirements of `request` are not relaxed, and `wanted` has none for CUDA (`replaced`).
+    """
+    return _Relaxation(catalog, request, wanted, indexes).run()
+
+
+class _Relaxation:
+    """The relaxation of the pins of an environment, one after another and one step at a time."""
+
+    def __init__(
+        self, catalog: Catalog, request: Request, wanted: Iterable[Item], indexes: PackageIndexes | None
+    ) -> None:
+        self.catalog, self.request, self.indexes = catalog, request, indexes
+        self.items = {item.name: item for item in wanted}
+        # Of the catalog, the search prefers published wheels to builds; an exact version could mean a build.
+        self.keep = {name: item.version for name, item in self.items.items() if name not in catalog.package}
+        # How far the version of each is relaxed.
+        self.levels = {name: _least(item) for name, item in self.items.items()}
+        self.reasons: dict[str, CoreItem] = {}
+        self.unknown: dict[str, NoVersionError] = {}
+        self.refused: list[str] = []
+
+    def pins(self) -> dict[str, Requirement]:
+        return {name: requirement_of(item, self.levels[name]) for name, item in self.items.items()}
+
+    def solved(self) -> tuple[Request, Resolution | Refuted]:
+        refused = [parse_requirement(f"torch!={version}") for version in self.refused]
+        requirements = (*self.request.requirements, *self.pins().values(), *refused)
+        asked = replace(self.request, requirements=requirements)
+        return asked, solve(self.catalog, asked, self.indexes, self.keep)
+
+    def run(self) -> Nearest | Conflict:
+        conflicting: list[str] = []
+        while True:
+            try:
+                asked, found = self.solved()
+            except NoVersionError as error:
+                self._without(error)
+                continue
+            if isinstance(found, Resolution):
+                if self._refuses(found):
+                    continue
+                break
+            conflict, core = explain_conflict(asked, found)
+            pinned = self._pinned()
+            relaxable = [name for name in self.items if name in blamed(core) & pinned]
+            if not relaxable:
+                return conflict
+            name = min(relaxable, key=lambda name: (self.levels[name], name in _LAST))
+            conflicting.append(name)
+            self._relax(name, _fact_about(name, conflict.core))
+        # A pin may have been relaxed only for the sake of another one that was relaxed later.
+        for name in dict.fromkeys(conflicting):
+            self._tighten(name)
+        refused = tuple(parse_requirement(f"torch!={version}") for version in self.refused)
+        return Nearest((*self.pins().values(), *refused), self.reasons, self.unknown)
+
+    def _refuses(self, found: Resolution) -> bool:
+        """Pass over another torch than the wanted one if the catalog warns of it; return whether it did."""
+        wanted, pick = self.items.get("torch"), found.pick("torch")
+        if wanted is None or pick is None or len(self.refused) >= _MOST_REFUSED:
+            return False
+        if not wanted.version or pick.version.partition("+")[0] == wanted.version.partition("+")[0]:
+            return False
+        versions = {one.name: one.version for one in found.picks}
+        bad = [
+            row
+            for row, _ in broken_combinations(self.catalog, self.request.target, versions)
+            if row.effect == "warn" and set(row.combination) == {"torch"}
+        ]
+        if not bad:
+            return False
+        self.refused.append(pick.version)
+        return True
+
+    def _pinned(self) -> set[str]:
+        return {name for name, pin in self.pins().items() if pin.specifier is not None}
+
+    def _without(self, error: NoVersionError) -> None:
+        """Relax the version that does not exist, or leave out the distribution that no index has."""
+        if error.name in self._pinned():
+            self.unknown.setdefault(error.name, error)
+            self._relax(error.name, CoreItem(error.message.rstrip("."), "fact", ""))
+        elif self.items.pop(error.name, None) is None:
+            raise error
+        else:
+            self.unknown[error.name] = error
+
+    def _relax(self, name: str, reason: CoreItem) -> None:
+        self.levels[name] += 1
+        self.reasons.setdefault(name, reason)
+
+    def _tighten(self, name: str) -> None:
+        """Relax a version no further than the relaxation of the others makes necessary."""
+        for level in range(_least(self.items[name]), relaxed := self.levels[name]):
+            self.levels[name] = level
+            with suppress(NoVersionError):
+                if isinstance(self.solved()[1], Resolution):
+                    return
+        self.levels[name] = relaxed
+
+
+def _least(item: Item) -> int:
+    """Return the level to begin with.
+
+    conda pins a patch release of Python, which wheels do not depend on. A label for CUDA is never kept, and
+    one that no index can have is no requirement.
+    """
+    if item.name == "python":
+        return 2
+    label = item.version.partition("+")[2]
+    return int(not label or label.startswith(("cu", "pt")))
+
+
+def _fact_about(name: str, core: Sequence[CoreItem]) -> CoreItem:
+    facts = [item for item in core if item.kind == "fact"] or core
+    return next((item for item in facts if name in item.text.split()), facts[0])
+
+
+def changed_versions(
+    answer: Resolution, wanted: Iterable[Item], reasons: Mapping[str, CoreItem]
+) -> Iterator[Change]:
+    """Yield the distributions that a resolution has in another version, or in a build for another target."""
+    chosen = {pick.name: pick for pick in answer.picks}
+    for item in wanted:
+        pick = chosen.get(item.name)
+        public, _, label = item.version.partition("+")
+        if pick is None or not item.version:
+            continue
+        reason = reasons.get(item.name)
+        if item.name == "python":
+            if minor(pick.version) != minor(item.version):
+                text = "the wheels of the others need it"
+                yield Change(str(item), pick.version, reason.text if reason else text)
+        elif pick.version.partition("+")[0] != public and reason:
+            yield Change(str(item), pick.pinned, reason.text, reason.source, for_cuda=label.startswith("cu"))
+        elif label and label != pick.pinned.partition("+")[2]:
+            for_cuda = label.startswith("cu")
+            text = f"the label {label} means a build for CUDA" if for_cuda else ""
+            text = text or (reason.text if reason else f"no index has the build {label}")
+            yield Change(str(item), pick.pinned, text, for_cuda=for_cuda)
