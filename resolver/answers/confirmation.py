@@ -8,20 +8,20 @@ this, because their mistakes would confirm themselves. A difference is a fault o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
 import resolvelib
+from packaging.markers import InvalidMarker, Marker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion
 
 from resolver.environment import Environment
 from resolver.errors import InternalError
-from resolver.requirements import TRITON_NAMES, is_rocm_package
+from resolver.requirements import TRITON_NAMES, is_rocm_package, split_marker
 
 if TYPE_CHECKING:
     from resolvelib.providers import Preference
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from resolver.answers.answer import Recorded
     from resolver.model import Request, Resolution
     from resolver.model import Requirement as Requested
+
+
+_REQUEST = ""
+"""In place of the name of a distribution: the request."""
 
 
 class _Need(msgspec.Struct, frozen=True):
@@ -49,11 +53,10 @@ def confirm(lock: Resolution, recorded: Mapping[str, Recorded], closed: Collecti
     provider = _LockProvider(lock, recorded, closed)
     problem = ""
     try:
-        resolver = resolvelib.Resolver(provider, resolvelib.BaseReporter())
-        reached = resolver.resolve(provider.roots(), max_rounds=len(provider.chosen) + 1).mapping
+        reached = _reached(provider)
     except resolvelib.ResolutionError:
         problem = f"it violates {'; '.join(provider.violated)}"
-    except InvalidRequirement as error:
+    except (InvalidRequirement, InvalidMarker) as error:
         problem = f"a requirement is not valid: {error}"
     else:
         superfluous = sorted(pick.name for pick in lock.distributions if pick.name not in reached)
@@ -69,10 +72,32 @@ def confirm(lock: Resolution, recorded: Mapping[str, Recorded], closed: Collecti
         raise InternalError(msg, hint="Please report this request. --debug writes both answers into a log.")
 
 
+def _reached(provider: _LockProvider) -> set[str]:
+    """Return everything that the request requires directly or indirectly.
+
+    resolvelib takes quadratic time in the number of distributions. So it resolves the request alone, and then
+    each distribution with what that requires itself. As the lock has one candidate for each name, this
+    accepts the same locks as one resolution of everything.
+    """
+    reached: set[str] = set()
+    left = [_REQUEST]
+    while left:
+        key = left.pop()
+        roots = provider.roots() if key == _REQUEST else [_Need(key, key, is_met=True)]
+        provider.subject = key
+        resolver = resolvelib.Resolver(provider, resolvelib.BaseReporter())
+        found = resolver.resolve(roots, max_rounds=len(provider.chosen) + 1).mapping
+        left += found.keys() - reached
+        reached |= found.keys()
+    return reached
+
+
 class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
     """What is in the lock, and the recorded requirements of its distributions."""
 
     def __init__(self, lock: Resolution, recorded: Mapping[str, Recorded], closed: Collection[str]) -> None:
+        self.subject = _REQUEST
+        """The candidate whose dependencies are asked for."""
         self.violated: list[str] = []
         """The requirements on the first name that the lock does not have in an allowed version."""
         self._request = lock.request
@@ -89,11 +114,10 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
         environment = Environment(_requested_patch(lock.request) or lock.target.python or "")
         self._patches = environment.patches
         self._variables = environment.variables
-        self._overrides = _by_name(lock.request.overrides)
-        self._limits = {
-            name: [str(limit.specifier) for limit in limits if self._applies(limit)]
-            for name, limits in _by_name(lock.request.constraints).items()
-        }
+        self._markers: dict[tuple[str, str], bool] = {}
+        self._overrides = self._by_name(lock.request.overrides)
+        limits = self._by_name(lock.request.constraints)
+        self._limits = {name: [limit.specifier for limit in stated] for name, stated in limits.items()}
 
     def roots(self) -> Iterator[_Need]:
         """Yield the requirements of the request."""
@@ -129,7 +153,9 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
         return requirement.is_met
 
     def get_dependencies(self, candidate: str) -> Iterator[_Need]:
-        """Yield what was recorded of a distribution, or of one of its extras."""
+        """Yield what was recorded of `subject`, a distribution or an extra of it, and nothing of others."""
+        if candidate != self.subject:
+            return
         name, _, extra = candidate.rstrip("]").partition("[")
         pick, known = self._picks[name], self._recorded.get(name)
         source = f"{name} {pick.version}"
@@ -137,11 +163,13 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
         parts = [f"{name}[{one}]" for one in pick.extras] if name in self._closed else []
         for key in [name] if extra else parts:
             yield _Need(key, f"{candidate} requires {key}", is_met=True)
-        if pick.files and not any(self._allows("python", file.requires_python) for file in pick.files):
+        if pick.files and not any(
+            self._allows("python", _specifiers(file.requires_python)) for file in pick.files
+        ):
             yield _Need("python", f"{source} requires Python {pick.files[0].requires_python}", is_met=False)
         for text, alternatives in known.facts if known else ():
             stated = [_parsed(one) for one in alternatives]
-            is_met = any(self._allows(one.name, str(one.specifier)) for one in stated)
+            is_met = any(self._allows(one.name, one.specifier) for one in stated)
             yield _Need(stated[0].name if stated else name, text, is_met)
         for line in known.requires if known else ():
             yield from self._stated(line, source, extra, known)
@@ -150,25 +178,34 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
         self, line: str, source: str, extra: str = "", known: Recorded | None = None
     ) -> Iterator[_Need]:
         """Yield what a requirement, or the overrides that replace it, require of the lock."""
-        requirement = _parsed(line)
+        head, marker = split_marker(line)
+        if not self._applies(marker, extra) or (extra and self._applies(marker)):
+            return  # what applies without the extra is required by the distribution itself
+        requirement = _parsed(head)
         name: str = canonicalize_name(requirement.name)
-        if not self._applies(requirement, extra):
-            return
         if known and known.is_built and name in self._closed and not extra:
             return  # the facts of the catalog are about what the recipe builds
+        stated = self._overrides.get(name, [requirement])
         if name in TRITON_NAMES and name not in self.chosen:  # that of torch may have another name
             name = next((own for own in TRITON_NAMES if own in self.chosen), name)
-        is_optional = known is not None and self._is_left_open and (known.is_open or is_rocm_package(name))
-        if name not in self.chosen and is_optional:
+        is_open = known is not None and self._is_left_open and (known.is_open or is_rocm_package(name))
+        if name not in self.chosen and is_open:
             return  # the lock says so
-        for stated in self._overrides.get(canonicalize_name(requirement.name), [requirement]):
-            if stated is requirement or self._applies(stated):
-                text = f"{source} requires {stated}"
-                if name in TRITON_NAMES and "torch" in self.chosen and self._request.target.backend == "rocm":
-                    yield _Need("torch", text, is_met=True)
-                yield _Need(name, text, self._allows(name, str(stated.specifier)))
-                for extra_key in self._extras_of(name, stated, is_requested=known is None):
-                    yield _Need(extra_key, text, is_met=True)
+        for one in stated:
+            text = f"{source} requires {one}"
+            if name in TRITON_NAMES and "torch" in self.chosen and self._request.target.backend == "rocm":
+                yield _Need("torch", text, is_met=True)
+            yield _Need(name, text, self._allows(name, one.specifier))
+            for key in self._extras_of(name, one, is_requested=known is None):
+                yield _Need(key, text, is_met=True)
+
+    def _by_name(self, stated: Sequence[Requested]) -> dict[str, list[Requirement]]:
+        """Return overrides or constraints by name, without those whose marker is false."""
+        named: dict[str, list[Requirement]] = {one.name: [] for one in stated}
+        for one in stated:
+            head, marker = split_marker(one.text)
+            named[one.name] += [_parsed(head)] if self._applies(marker) else []
+        return named
 
     def _extras_of(self, name: str, stated: Requirement, *, is_requested: bool) -> Iterator[str]:
         """Yield the required extras that the lock must have.
@@ -183,36 +220,33 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
             if is_extra or key in self.chosen:
                 yield key
 
-    def _applies(self, requirement: Requirement, extra: str = "") -> bool:
+    def _applies(self, marker: str, extra: str = "") -> bool:
         """Return whether a marker is true; a requirement counts if the oldest or newest Python needs it."""
-        marker = requirement.marker
-        return marker is None or any(
-            marker.evaluate({**self._variables, "python_full_version": python, "extra": extra})
-            for python in self._patches
-        )
+        key = marker, extra
+        if key not in self._markers:
+            self._markers[key] = not marker or any(
+                Marker(marker).evaluate({**self._variables, "python_full_version": python, "extra": extra})
+                for python in self._patches
+            )
+        return self._markers[key]
 
-    def _allows(self, name: str, specifier: str) -> bool:
+    def _allows(self, name: str, specifier: SpecifierSet) -> bool:
         """Return whether a specifier and the constraints allow the version in the lock."""
         version = self.chosen.get(name, "")
         versions = (version, *self._patches) if name == "python" else (version,)
-        specifiers = (specifier, *self._limits.get(name, ()))
-        return all(any(_contains(text, one) for one in versions) for text in specifiers)
+        return all(
+            not len(one) or any(one.contains(text, prereleases=True) for text in versions)
+            for one in (specifier, *self._limits.get(name, ()))
+        )
 
 
 def _requested_patch(request: Request) -> str:
     """Return the patch release of Python that the request names (``python==3.12.4``), if any."""
-    for stated in _by_name(request.requirements).get("python", ()):
-        for clause in stated.specifier:
+    for stated in request.requirements:
+        for clause in _parsed(stated.text).specifier if stated.name == "python" else ():
             if clause.operator == "==" and clause.version.removesuffix(".*").count(".") > 1:
                 return clause.version.removesuffix(".*")
     return ""
-
-
-def _by_name(stated: Iterable[Requested]) -> dict[str, list[Requirement]]:
-    named: dict[str, list[Requirement]] = {}
-    for one in stated:
-        named.setdefault(one.name, []).append(_parsed(one.text))
-    return named
 
 
 @cache
@@ -221,10 +255,8 @@ def _parsed(text: str) -> Requirement:
 
 
 @cache
-def _contains(specifier: str, version: str) -> bool:
+def _specifiers(requires_python: str) -> SpecifierSet:
     try:
-        return not specifier or SpecifierSet(specifier).contains(version, prereleases=True)
-    except InvalidVersion:
-        return False
-    except InvalidSpecifier:  # a file's Requires-Python, which pip then ignores
-        return True
+        return SpecifierSet(requires_python)
+    except InvalidSpecifier:  # pip ignores it
+        return SpecifierSet()

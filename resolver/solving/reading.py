@@ -197,7 +197,8 @@ class Requirements(Part):
             self._look_ahead.start((requirement for requirement, _ in requirements), environment)
         candidate, decided = self.world.candidate_at(number, mask), self.decided[number, mask]
         is_ours = candidate is not None and candidate.origin == "build"
-        is_built = candidate is not None and metadata.dynamic
+        # The facts of the catalog take the place of what a build may change, but say nothing of extras.
+        is_built = candidate is not None and metadata.dynamic and not extra
         if not is_built:
             self.world.add_closed({requirement.name for requirement, _ in requirements})
         if extra and extra not in metadata.extras:

@@ -225,3 +225,30 @@ def test_extra_of_the_catalog(catalog: Catalog) -> None:
     assert lock.pick("six") is None
     assert f"deepspeed {pick.version} does not provide the extra 'none'." in lock.warnings
     assert not any("'dev'" in warning for warning in lock.warnings)
+
+
+@pytest.mark.parametrize(("other", "versions"), [("causal-conv1d", ">=1.5"), ("bitsandbytes", "")])
+def test_extra_of_the_catalog_requires_other_packages_of_the_catalog(
+    catalog: Catalog, other: str, versions: str
+) -> None:
+    """As in ``mamba-ssm[causal-conv1d]``: the catalog says what a build requires, not what extras do."""
+
+    def answered(indexes: FakeIndexes, text: str) -> Resolution:
+        answer = resolve(catalog, ask(catalog, text, day="2026-06-01"), indexes)
+        assert isinstance(answer, Resolution), answer
+        return answer
+
+    version = answered(FakeIndexes({}), "mamba-ssm").version_of("mamba-ssm")
+    release = FakeRelease(
+        requires=["xformers", f"{other}{versions} ; extra == 'fast'"],
+        extras=["fast"],
+        sdist=True,
+        static=False,
+    )
+    indexes = FakeIndexes({"mamba-ssm": {version: release}})
+    lock = answered(indexes, "mamba-ssm[fast]")
+    assert lock.version_of("mamba-ssm") == version
+    assert lock.version_of(other)
+    assert ("mamba-ssm", other) in {(edge.subject, edge.object) for edge in lock.edges}
+    assert lock.pick("xformers") is None
+    assert answered(indexes, "mamba-ssm").pick(other) is None
