@@ -10,8 +10,8 @@
 | triton | `resolver.solving.triton` | the triton of a torch whose exact triton the catalog does not have |
 
 Each has `candidates` and `requirements`, and none changes the catalog. The problem is compiled from their
-candidates; the search asks the index provider as it goes on; the confirmation asks all of them again, for the
-chosen candidates only.
+candidates; the search asks the index provider as it goes on, and what it read of the chosen candidates is
+recorded for the confirmation.
 """
 
 from __future__ import annotations
