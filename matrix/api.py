@@ -70,6 +70,8 @@ def resolve(
     ------
     UsageError
         A name, a version or a file is not valid.
+    NoVersionError
+        No index has a project, or none of its versions is allowed.
     CatalogError
         A file of facts is not valid.
     CycleError

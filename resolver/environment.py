@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from resolver.indexes import File
 
+_MOST_NESTED = 100
+"""Parentheses; `packaging` judges markers with more, and rejects those with more than 200."""
 _TOKEN = re.compile(
     r"""\s*(?:(?P<sign>[()]|(?:and|or)\b)"""
     r"""|(?P<name>\w+)\s*(?P<operator>==|!=|<=|>=|<|>|in\b|not\s+in\b)\s*(?P<quote>["'])(?P<value>[^"']*)(?P=quote))"""
@@ -96,6 +98,8 @@ class Environment:
                     groups[-1][-1].append(compared)
                     is_clause_next = False
                 case "(":
+                    if len(groups) > _MOST_NESTED:
+                        return None
                     groups.append([[]])
                 case ")":
                     alternatives = groups.pop()

@@ -522,7 +522,7 @@ def test_pipe_is_rejected_before_it_is_opened(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     command = [sys.executable, "-m", "matrix", "check", str(pipe)]
     message = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert message.returncode == 2
+    assert message.returncode == 3
     assert "it is not a regular file" in message.stderr
     folder = tmp_path / "folder-1.0-py3-none-any.whl"
     folder.mkdir()

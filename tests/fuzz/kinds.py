@@ -247,7 +247,8 @@ def parse_document(name: str) -> Callable[[bytes], object]:
     """Return the parser of lines or of YAML, which rejects a file without any line."""
 
     def parse(content: bytes) -> None:
-        if not document(content, name).entries:
+        read = document(content, name)
+        if not read.entries and not read.conda:
             msg = "no line"
             raise ValueError(msg)
 

@@ -16,7 +16,15 @@ import pytest
 import matrix
 from builders.containers.engines import ApptainerRuntime
 from builders.containers.image import LocalImage
-from resolver.errors import BuildError, CatalogError, CycleError, MatrixError, SourceError, UsageError
+from resolver.errors import (
+    BuildError,
+    CatalogError,
+    CycleError,
+    MatrixError,
+    NoVersionError,
+    SourceError,
+    UsageError,
+)
 
 MPI4PY = """
 schema = 1
@@ -105,7 +113,7 @@ def wheels(make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("requirement", "facts", "error"),
     [
-        ("apx", "", UsageError),
+        ("apx", "", NoVersionError),
         ("torch", "schema = 1\n[[nothing]]\n", CatalogError),
         ("mpi4py", MPI4PY.format(requirement="mpi4py"), CycleError),
         ("tiny @ {wheels}/tiny-1.0-py3-none-any.whl#sha256=" + 64 * "0", "", SourceError),
