@@ -1,4 +1,4 @@
-"""Maintenance of an index: check and repair it, remove, yank and prune wheels, pack it into one file.
+"""Maintenance of an index: check and repair it, remove, yank and prune wheels.
 
 Damage is reported as `Finding`. Its evidence has ``path``, relative to the index, and ``repaired``, the
 repair that was made (empty for none).
@@ -7,7 +7,6 @@ repair that was made (empty for none).
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -27,8 +26,6 @@ from builders.index.access import is_regular, sha256_of_regular
 from builders.index.pages import (
     JSON_PAGE,
     PAGE,
-    State,
-    Status,
     WheelEntry,
     entry_of,
     is_wheel,
@@ -36,10 +33,9 @@ from builders.index.pages import (
     upload_time,
 )
 from builders.index.repository import STATE_DIRECTORIES, Index, record_name, wheel_of
-from builders.machine.process import run
-from builders.storage.files import TEMPORARY_PREFIX, atomic_path, remove_tree
+from builders.storage.files import TEMPORARY_PREFIX, remove_tree
 from builders.storage.lease import link_exclusively
-from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
+from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.versions import shorten, version_or_none
 
 if TYPE_CHECKING:
@@ -47,7 +43,6 @@ if TYPE_CHECKING:
 
 _ABANDONED = 3600.0
 """Age in seconds from which a temporary file counts as abandoned."""
-_SHOWN_LINKS = 3
 _NOT_REPAIRED = {"wheel-without-record"}
 _ADOPT = "If you know where it comes from, run `matrix index add` with its path; otherwise remove it."
 
@@ -224,7 +219,7 @@ def _check_root(index: Index, *, repair: bool) -> Iterator[Finding]:
 
 
 def _check_leftovers(index: Index, *, repair: bool) -> Iterator[Finding]:
-    folders = [index.root, index.simple, index.provenance, index.yanked, index.status]
+    folders = [index.root, index.simple, index.provenance, index.yanked]
     folders += [index.simple / project for project in index.project_directories()]
     for folder in folders:
         for path in _old(folder / name for name in index.names(folder, regular=True)):
@@ -316,7 +311,7 @@ def _irregular_directories(index: Index) -> Iterator[Finding]:
 def _irregular_files(index: Index) -> Iterator[tuple[Path, Finding]]:
     """Find links, pipes, devices and sockets, except those with names of pages and wheels."""
     folders = [index.simple / name for name in index.project_directories()]
-    for folder in (index.simple, *folders, index.provenance, index.yanked, index.status):
+    for folder in (index.simple, *folders, index.provenance, index.yanked):
         for name in sorted(set(index.names(folder)) - set(index.names(folder, regular=True))):
             path = folder / name
             is_known = (folder in folders and name.endswith(".whl")) or name in {PAGE, JSON_PAGE}
@@ -456,18 +451,6 @@ def unyank(index: Index, wheels: Iterable[Path]) -> None:
         index.refresh(project)
 
 
-def set_status(index: Index, project: str, state: State, reason: str) -> str:
-    """Mark a project as archived, deprecated or active (PEP 792); return its normalized name."""
-    project = project_named(index, project)
-    path = index.status / project
-    if state == "active":
-        index.unlink(path)
-    else:
-        index.write(path, msgspec.json.encode(Status(state, " ".join(reason.split()))))
-    index.refresh(project)
-    return project
-
-
 def prunable(
     index: Index, *, pinned: Mapping[str, Collection[str]] | None, older_than: timedelta | None, now: datetime
 ) -> list[Path]:
@@ -512,33 +495,3 @@ def _by_project(wheels: Iterable[Path]) -> dict[str, list[Path]]:
     for path in wheels:
         grouped.setdefault(path.parent.name, []).append(path)
     return grouped
-
-
-# Packing
-
-
-def pack(index: Index, target: Path, *, log: Path) -> None:
-    """Write an index into one squashfs file, because parallel file systems are slow with many small files.
-
-    Wheels are not compressed again. Times and owners are constant, so the same index gives the same bytes.
-    """
-    program = shutil.which("mksquashfs")
-    if program is None:
-        msg = "mksquashfs is not on PATH; packing an index requires it."
-        raise EnvironmentLacksError(msg, hint="Install squashfs-tools, or copy the directory instead.")
-    everything = (index.simple, *sorted(index.simple.rglob("*")))
-    links = [path for path in everything if path.is_symlink() or not (path.is_dir() or is_regular(path))]
-    if links:
-        names = ", ".join(str(path.relative_to(index.root)) for path in links[:_SHOWN_LINKS])
-        more = f" and {len(links) - _SHOWN_LINKS} more" if len(links) > _SHOWN_LINKS else ""
-        msg = f"Links and special files would break in the packed index: {names}{more}."
-        hint = "Replace them with the files; `matrix index check` has the details."
-        raise MatrixError(msg, hint=hint, id="index-damaged")
-    with atomic_path(target) as temporary:
-        temporary.unlink()  # mksquashfs appends to an existing file
-        command = [
-            program, str(index.root), str(temporary), "-no-progress", "-noappend", "-all-root",
-            "-noI", "-noD", "-reproducible", "-mkfs-time", "0", "-all-time", "0",
-            "-wildcards", "-e", ".matrix", "-e", "simple/*/.tmp-*",
-        ]  # fmt: skip
-        run(command, what=f"Packing {index.root}", log=log)

@@ -1,7 +1,7 @@
 """The pages of a simple repository: read from wheels, written as HTML and JSON, read back.
 
-Each project has the same page twice: HTML (PEP 503, with the attributes of PEP 592 and PEP 792), which
-pip reads over ``file://``, and JSON (PEP 691, with PEP 700 and PEP 792). Links are relative. The JSON
+Each project has the same page twice: HTML (PEP 503, with the attributes of PEP 592), which
+pip reads over ``file://``, and JSON (PEP 691, with PEP 700). Links are relative. The JSON
 page also caches the facts about each wheel, so that only a new wheel is read when it is added. Keys for
 this program alone begin with an underscore, which PEP 691 reserves for the index.
 """
@@ -20,7 +20,6 @@ from email.parser import BytesHeaderParser
 from functools import lru_cache
 from io import FileIO
 from pathlib import Path
-from typing import Literal
 from urllib.parse import quote
 
 import msgspec
@@ -36,11 +35,6 @@ PAGE = "index.html"
 JSON_PAGE = "index.json"
 API_VERSION = "1.1"
 """Includes sizes and versions (PEP 700)."""
-API_VERSION_WITH_STATUS = "1.4"
-"""Includes the project status (PEP 792)."""
-
-State = Literal["active", "archived", "deprecated"]
-"""Project states of PEP 792 without ``quarantined``, which offers no files."""
 
 _LONGEST_REQUIRES_PYTHON = 1000
 WHEEL_FORM = "NAME-VERSION-PYTHON-ABI-PLATFORM.whl"
@@ -54,7 +48,7 @@ _HEAD = """<!DOCTYPE html>
 <meta name="viewport" content="width=device-width">
 <meta name="color-scheme" content="light dark">
 <meta name="pypi:repository-version" content="{version}">
-{meta}<title>{title}</title>
+<title>{title}</title>
 </head>
 <body>"""
 _FOOT = """</body>
@@ -77,22 +71,11 @@ class WheelEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit
     version: str = msgspec.field(name="_version")
 
 
-class Status(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The status of a project (PEP 792)."""
-
-    status: State = "active"
-    reason: str = ""
-
-
-ACTIVE = Status()
-
-
 class ProjectPage(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True):
     """The JSON page of a project."""
 
     meta: PageMeta
     name: str
-    project_status: Status = ACTIVE
     versions: list[str]
     files: list[WheelEntry]
 
@@ -101,33 +84,25 @@ _encoder = msgspec.json.Encoder()
 _project_decoder = msgspec.json.Decoder(ProjectPage)
 
 
-def project_json(name: str, entries: Iterable[WheelEntry], status: Status = ACTIVE) -> bytes:
-    """Return a project's JSON page (PEP 691, PEP 700, PEP 792); `name` is normalized."""
+def project_json(name: str, entries: Iterable[WheelEntry]) -> bytes:
+    """Return a project's JSON page (PEP 691, PEP 700); `name` is normalized."""
     files = list(entries)
     page = ProjectPage(
-        meta=PageMeta(_api_version(status)),
+        meta=PageMeta(API_VERSION),
         name=name,
-        project_status=status,
         versions=list(dict.fromkeys(entry.version for entry in files)),
         files=files,
     )
     return _encoder.encode(page)  # not indented: that is slow with thousands of wheels
 
 
-def project_html(name: str, entries: Iterable[WheelEntry], status: Status = ACTIVE) -> bytes:
+def project_html(name: str, entries: Iterable[WheelEntry]) -> bytes:
     """Return a project's HTML page (PEP 503)."""
-    links = map(_link, entries)
-    meta = ""
-    if status.status != "active":
-        meta = f'<meta name="pypi:project-status" content="{status.status}">\n'
-        if status.reason:
-            reason = html.escape(status.reason)
-            meta += f'<meta name="pypi:project-status-reason" content="{reason}">\n'
-    return _html(_api_version(status), f"Links for {name}", links, meta=meta)
+    return _html(f"Links for {name}", map(_link, entries))
 
 
-def _html(version: str, title: str, links: Iterable[str], *, meta: str = "") -> bytes:
-    head = _HEAD.format(version=version, meta=meta, title=title)
+def _html(title: str, links: Iterable[str]) -> bytes:
+    head = _HEAD.format(version=API_VERSION, title=title)
     return "\n".join([head, *links, _FOOT]).encode()
 
 
@@ -157,7 +132,7 @@ def root_json(names: Iterable[str]) -> bytes:
 def root_html(names: Iterable[str]) -> bytes:
     """Return the HTML page that lists the projects."""
     links = (f'<a href="{name}/">{name}</a><br>' for name in names)
-    return _html(API_VERSION, "Simple index", links)
+    return _html("Simple index", links)
 
 
 LANDING_START = b"""<!DOCTYPE html>
@@ -252,10 +227,6 @@ def entries_of_page(text: bytes) -> Mapping[str, WheelEntry]:
         return {entry.filename: entry for entry in _project_decoder.decode(text).files}
     except msgspec.DecodeError:
         return {}
-
-
-def _api_version(status: Status) -> str:
-    return API_VERSION if status == ACTIVE else API_VERSION_WITH_STATUS
 
 
 def entry_of(wheel: Path, filename: str = "") -> WheelEntry:

@@ -8,7 +8,6 @@ Layout::
     simple/<project>/<wheel>
     provenance/<wheel>.<hash>.json             the provenance of the wheel with this hash
     .matrix/yanked/<wheel>                     the reason why a wheel is yanked (PEP 592)
-    .matrix/status/<project>                   the status of a project (PEP 792)
     .matrix/damaged/                           files that maintenance moved out of the index
     .matrix/...                                logs, build directories and others
 
@@ -33,11 +32,9 @@ from packaging.utils import canonicalize_name, is_normalized_name, parse_wheel_f
 
 from builders.index.access import directory, is_regular, read_regular, refuse, sha256_of_regular
 from builders.index.pages import (
-    ACTIVE,
     JSON_PAGE,
     LANDING_START,
     PAGE,
-    Status,
     WheelEntry,
     entries_of_page,
     entry_of,
@@ -68,7 +65,7 @@ _LARGEST_PAGE = 1 << 28  # bytes; a page with 10,000 wheels has 4 MB
 _LARGEST_RECORD = 1 << 26  # bytes
 _HASH_DIGITS = 16  # of a wheel's hash, in the name of its record
 _RECORD_ENDING = len(f".{'0' * _HASH_DIGITS}.json")
-STATE_DIRECTORIES = ("builds", "damaged", "locks", "logs", "status", "yanked")
+STATE_DIRECTORIES = ("builds", "damaged", "locks", "logs", "yanked")
 """The directories in ``.matrix``."""
 
 
@@ -78,7 +75,6 @@ class _State(NamedTuple):
     names: list[str]
     records: frozenset[str]
     yanked: frozenset[str]
-    status: Status
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -104,7 +100,6 @@ class Index:
         self.state = self.root / ".matrix"
         self.builds = self.state / "builds"
         self.yanked = self.state / "yanked"
-        self.status = self.state / "status"
         self.provenance = self.root / "provenance"
 
     def projects(self) -> list[str]:
@@ -313,7 +308,6 @@ class Index:
             names,
             self.records(set(names)),
             frozenset(yanked).intersection(names if yanked else ()),
-            self._status(project),
         )
 
     def records(self, wheels: Collection[str]) -> frozenset[str]:
@@ -338,7 +332,7 @@ class Index:
             entries.append(entry)
         if not entries:
             return b"", b""
-        return project_html(project, entries, state.status), project_json(project, entries, state.status)
+        return project_html(project, entries), project_json(project, entries)
 
     def _yank_reason(self, name: str) -> str | bool:
         return self.read(self.yanked / name).decode(errors="replace").strip() or True
@@ -354,12 +348,6 @@ class Index:
                 self._reported.add(name)
                 self.reporter.warning(f"{name} is not listed, because it cannot be read: {error}")
             return None
-
-    def _status(self, project: str) -> Status:
-        try:
-            return msgspec.convert(escaped(json.loads(self.read(self.status / project) or b"{}")), Status)
-        except (msgspec.ValidationError, ValueError, RecursionError):
-            return ACTIVE
 
     def _names(self, project: str) -> list[str]:
         return [name for name in self.wheel_names(project) if is_wheel(name)]

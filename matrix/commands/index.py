@@ -18,20 +18,18 @@ from builders.index.maintenance import (
     adopt,
     check,
     misplaced,
-    pack,
     project_named,
     prunable,
     remove,
     replaced,
     select,
-    set_status,
     unlisted,
     unyank,
     yank,
 )
 from builders.index.repository import build_key_of
 from builders.storage.io_errors import not_an_index
-from matrix.command_line.options import add_action, add_format, add_index, add_names, output_path
+from matrix.command_line.options import add_action, add_format, add_index, add_names
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted, findings_text
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
@@ -53,8 +51,6 @@ EXAMPLES = {
     "remove": "matrix index remove apex==1.9.0+rocm6.4.torch2.9.1.gfx90a --dry-run",
     "prune": "matrix index prune --lock matrix.lock --older-than 90 --dry-run",
     "yank": "matrix index yank apex==1.9.0+rocm6.4.torch2.9.1.gfx90a --reason 'built for the wrong GPU'",
-    "status": "matrix index status apex deprecated --reason 'use torch.optim'",
-    "pack": "matrix index pack -o index.squashfs",
 }
 _MIB = 2**20
 
@@ -157,12 +153,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     made["yank"].add_argument("what", nargs="+", metavar="WHEEL", help=_WHAT)
     made["yank"].add_argument("--reason", default="", help="the reason, in one sentence")
     made["yank"].add_argument("--undo", action="store_true", help="undo a yank")
-    made["status"].add_argument("project", metavar="NAME")
-    made["status"].add_argument("state", choices=("active", "archived", "deprecated"))
-    made["status"].add_argument("--reason", default="", help="the reason, in one sentence")
-    made["pack"].add_argument(
-        "-o", "--output", metavar="FILE", type=output_path, default=Path("index.squashfs")
-    )
     for name in ("remove", "prune"):
         made[name].add_argument("--dry-run", action="store_true", help="print the list, but remove nothing")
     for name, subparser in made.items():
@@ -180,8 +170,6 @@ _SUMMARIES = {
     "remove": "remove wheels",
     "prune": "remove wheels by lock and age, or directories of unfinished builds",
     "yank": "yank wheels: installers then use them only for an exact pin",
-    "status": "mark a project as deprecated or archived",
-    "pack": "write the index into one squashfs file",
 }
 
 
@@ -214,8 +202,6 @@ def execute(context: Context) -> int:
         "remove": _remove,
         "prune": _prune,
         "yank": _yank,
-        "status": _status,
-        "pack": _pack,
     }[args.action]
     return run(index, args, console)
 
@@ -449,19 +435,4 @@ def _yank(index: Index, args: argparse.Namespace, console: Console) -> int:
         yank(index, paths, args.reason)
     for path in paths:
         console.data(f"{path.name}: {'no longer yanked' if args.undo else 'yanked'}")
-    return 0
-
-
-def _status(index: Index, args: argparse.Namespace, console: Console) -> int:
-    name = set_status(index, args.project, args.state, args.reason)
-    console.data(f"{name}: {args.state}")
-    return 0
-
-
-def _pack(index: Index, args: argparse.Namespace, console: Console) -> int:
-    log = index.state / "logs" / "pack.log"
-    log.unlink(missing_ok=True)
-    with console.task("pack the index"):
-        pack(index, args.output, log=log)
-    console.data(f"{args.output}: {args.output.stat().st_size / _MIB:.1f} MiB")
     return 0

@@ -20,7 +20,7 @@ import pytest
 
 from builders.index import Index
 from builders.index.access import directory
-from builders.index.maintenance import check, misplaced, replaced, set_status, unlisted, unyank, yank
+from builders.index.maintenance import check, misplaced, replaced, unlisted, unyank, yank
 from builders.index.pages import entry_of, is_wheel
 from builders.storage.files import sha256_of
 from matrix.cli import main
@@ -91,16 +91,13 @@ def test_page_is_not_followed(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["yanked/tiny-1.0-py3-none-any.whl", "status/tiny"])
-def test_state_file_is_not_followed(index: Index, precious: Path, kind: str, name: str) -> None:
-    strange(index.state / name, kind, precious)
+def test_yank_file_is_not_followed(index: Index, precious: Path, kind: str) -> None:
+    strange(index.yanked / "tiny-1.0-py3-none-any.whl", kind, precious)
     assert [finding.id for finding in check(index)] == ["file-irregular"]
     index.refresh_all()
     wheels = index.wheels("tiny")
     yank(index, wheels, "broken")
     unyank(index, wheels)
-    set_status(index, "tiny", "archived", "")
-    set_status(index, "tiny", "active", "")
     assert check(index) == []
     assert [path.read_text() for path in precious.parent.iterdir()] == ["precious"]
 

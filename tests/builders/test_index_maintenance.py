@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pypi_simple import DistributionPackage, ProjectPage, ProjectStatus
+from pypi_simple import DistributionPackage, ProjectPage
 
 from builders.index import Index
 from builders.index.maintenance import (
@@ -20,7 +20,6 @@ from builders.index.maintenance import (
     remove,
     replaced,
     select,
-    set_status,
     unyank,
     yank,
 )
@@ -123,15 +122,6 @@ def test_publish_keeps_yanked_wheels_yanked(index: Index, make_wheel: MakeWheel)
     (index.simple / "tiny" / "index.json").unlink()
     index.publish(make_wheel("tiny", "3.0"), {})
     assert links_of(index, "tiny")[older.name].yanked_reason == "broken"
-
-
-def test_set_status_shows_on_page(index: Index) -> None:
-    set_status(index, "Tiny", "deprecated", "use other")
-    page = page_of(index, "tiny")
-    assert (page.status, page.status_reason) == (ProjectStatus.DEPRECATED, "use other")
-    assert check(index) == []
-    set_status(index, "tiny", "active", "")
-    assert page_of(index, "tiny").status is None
 
 
 @pytest.mark.parametrize("page", ["tiny/index.html", "tiny/index.json", "index.html", "index.json"])

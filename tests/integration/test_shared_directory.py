@@ -162,8 +162,6 @@ def test_two_users_share_index_and_cache(members: tuple[Member, Member], make_wh
     second.matrix("index", "add", str(made["2.0"]))
     first.matrix("index", "yank", "tiny==2.0")
     second.matrix("index", "yank", "tiny==2.0", "--undo")
-    second.matrix("index", "status", "tiny", "deprecated")
-    first.matrix("index", "status", "tiny", "active")
     second.matrix("index", "check")
     index = Index(first.root / "project" / "index")
     (index.simple / "tiny" / "index.html").unlink()

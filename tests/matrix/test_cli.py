@@ -252,7 +252,6 @@ WRITING = {
     "plan": [],
     "report": [],
     "diff": [],
-    "index": ["pack"],
     "site": ["init"],
     "recipe": ["draft", "."],
     "explain": [],

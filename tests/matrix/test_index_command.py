@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -103,9 +102,9 @@ def test_index_prune_removes_directories_of_unfinished_builds(index: Index, caps
         (["remove", "tny"], "Did you mean tiny?"),
         (["list", "other"], "no project 'other'"),
         (["list", "tny"], "Did you mean tiny?"),
-        (["status", "tiny==1.0", "archived"], "no project 'tiny==1.0'"),
-        (["status", "tiny-1.0-py3-none-any.whl", "archived"], "no project"),
-        (["status", "../tiny", "archived"], "no project"),
+        (["list", "tiny==1.0"], "no project 'tiny==1.0'"),
+        (["list", "tiny-1.0-py3-none-any.whl"], "no project"),
+        (["list", "../tiny"], "no project"),
         (["prune"], "prune requires --lock, --older-than or both"),
         (["prune", "--older-than", "soon"], "not a number of days"),
         (["prune", "--older-than", "-1"], "not a number of days"),
@@ -113,7 +112,6 @@ def test_index_prune_removes_directories_of_unfinished_builds(index: Index, caps
         (["prune", "--builds", "--lock", "none.lock"], "cannot be combined"),
         (["prune", "--older-than", "1", "--larger-than", "1"], "requires --builds"),
         (["prune", "--builds", "--larger-than", "much"], "not a size in GiB"),
-        (["status", "tiny", "gone"], "invalid choice"),
         (["list", "--index", "elsewhere"], "is not an index"),
         (["tend"], "nvalid choice"),
     ],
@@ -194,19 +192,7 @@ def test_index_action_examples_parse(command: str, capsys: Capture) -> None:
 def test_index_command_normalizes_names(index: Index, make_wheel: MakeWheel, capsys: Capture) -> None:
     index.publish(make_wheel("tiny_ext", "1.0"), {})
     assert len(answer(capsys, "list", "Tiny_Ext", "tiny-ext")["wheels"]) == 1  # type: ignore[arg-type]
-    assert main(["index", "status", "Tiny.Ext", "archived"]) == 0
-    assert capsys.readouterr().out == "tiny-ext: archived\n"
-    assert [path.name for path in index.status.iterdir()] == ["tiny-ext"]
-
-
-def test_index_pack_rejects_links(
-    index: Index, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("builders.index.maintenance.shutil.which", lambda _: "/usr/bin/mksquashfs")
-    (index.simple / "tiny" / "tiny-3.0-py3-none-any.whl").symlink_to("tiny-2.0-py3-none-any.whl")
-    assert main(["index", "pack"]) == 1
-    assert "simple/tiny/tiny-3.0-py3-none-any.whl" in capsys.readouterr().err
-    assert not (tmp_path / "index.squashfs").exists()
+    assert answer(capsys, "remove", "Tiny.Ext")["removed"] == ["tiny_ext-1.0-py3-none-any.whl"]
 
 
 def test_index_refresh_reports_replaced_wheel(index: Index, capsys: Capture) -> None:
@@ -232,26 +218,3 @@ def test_index_commands_survive_broken_link(index: Index, capsys: Capture) -> No
     assert len(answer(capsys, "prune", "--older-than", "0", "--dry-run")["removed"]) == 3  # type: ignore[arg-type]
     assert main(["index", "refresh"]) == 1
     assert "is a symbolic link, which is not followed" in capsys.readouterr().out
-
-
-def test_index_pack_without_mksquashfs_gives_hint(
-    index: Index, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(index.root))
-    assert main(["index", "pack"]) == 3
-    assert "squashfs-tools" in capsys.readouterr().err
-
-
-@pytest.mark.integration
-def test_index_pack_contains_pages_and_wheels(index: Index, tmp_path: Path) -> None:
-    (index.state / "logs").mkdir(parents=True)
-    (index.state / "logs" / "some.log").write_text("not for readers")
-    assert main(["index", "pack", "-o", "one.squashfs"]) == 0
-    assert main(["index", "pack", "-o", "two.squashfs"]) == 0
-    assert Path("one.squashfs").read_bytes() == Path("two.squashfs").read_bytes()
-    subprocess.run(["unsquashfs", "-q", "-d", str(tmp_path / "out"), "one.squashfs"], check=True)
-    unpacked = Index(tmp_path / "out")
-    assert [path.name for path in unpacked.wheels("tiny")] == [path.name for path in index.wheels("tiny")]
-    assert not unpacked.state.exists()
-    page = unpacked.simple / "tiny" / "index.html"
-    assert page.read_bytes() == (index.simple / "tiny" / "index.html").read_bytes()

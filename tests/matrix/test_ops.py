@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -98,15 +97,6 @@ def test_suggested_commands_keep_the_ops(capsys: Capture) -> None:
         main(["resolve", "deepspeed", "rocm==7.1.*", "--site", "lumi-g", "--date", "2026-02-01", *OPS]) == 1
     )
     assert f"--ops {CHOSEN}" in capsys.readouterr().out
-
-
-def test_table_with_ops_of_another_package_is_refused(capsys: Capture) -> None:
-    words = ["plan", "--table", "deepspeed torch==2.13.0", "--backend", "cpu", "--format", "json"]
-    assert main([*words, "--ops", "apex:amp_C"]) == 2
-    answer: Any = json.loads(capsys.readouterr().out)
-    assert answer["message"] == "--ops names apex, but apex is not built."
-    assert main([*words, "--ops", "deepspeed:cpu_adam"]) == 0
-    assert json.loads(capsys.readouterr().out)["tasks"]
 
 
 def test_container_of_other_ops_is_resolved_again(capsys: Capture) -> None:
