@@ -158,7 +158,7 @@ def with_lock(thing: str, context: Context) -> tuple[Context, Resolution | None,
     if not any(getattr(args, name, None) for name in _TARGET_OPTIONS):
         options = {
             "site": lock.request.site_file or target.site, "backend": target.backend, "driver": target.driver,
-            "gfx": list(target.gfx), "base_image": target.base_image,
+            "gfx": list(target.gfx), "base_image": target.base_image if target.gfx else None,
         }  # fmt: skip
         if lock.request.catalogs and not args.catalog:
             options["catalog"] = list(lock.request.catalogs)
