@@ -6,6 +6,7 @@ GPUs are removed. Then pins that conflict are relaxed, one after another and one
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -36,6 +37,8 @@ _LABEL, _ANY = 0, 4
 """The levels to which a pin is relaxed: with its label, its release, any patch, any minor, any release."""
 _LAST = ("torch", "python")
 """Of several pins that conflict, these are relaxed last: most other versions depend on them."""
+_CONDA_PIN = re.compile(r"={1,2}(\d[\w.!+]*?)(?:\.\*)?(?:=.*)?")
+_PEP_440 = re.compile(r"(?:(?:[<>!]=?|~=|==)[\w.!+*]+,?)+")
 _MOST_REFUSED = 8
 """How many versions of torch that the catalog warns of are passed over."""
 
@@ -95,7 +98,7 @@ def replaced(
             changes.append(Change(str(item), "", "you left it out"))
         elif row is not None:
             for name in row.by:
-                _keep(kept, replace(item, name=name, installer="pip"))
+                _keep(kept, replace(_for_pip(item), name=name))
             changes.append(
                 Change(str(item), ", ".join(row.by), _reason(row), row.source, True, row.effect == "none")
             )
@@ -105,6 +108,15 @@ def replaced(
         elif item.installer != "conda":
             _keep(kept, item)
     return list(kept.values()), changes
+
+
+def _for_pip(item: Item) -> Item:
+    """Return an item with versions as pip writes them: ``=1.13.1`` of conda pins; builds are left out."""
+    if item.installer != "conda" or item.version:
+        return replace(item, installer="pip")
+    pin = _CONDA_PIN.fullmatch(item.specifier)
+    specifier = "" if pin or not _PEP_440.fullmatch(item.specifier) else item.specifier
+    return replace(item, installer="pip", build="", version=pin[1] if pin else "", specifier=specifier)
 
 
 def _keep(kept: dict[str, Item], item: Item) -> None:

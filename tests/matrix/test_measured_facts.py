@@ -60,7 +60,8 @@ def test_reading_wheels_changes_no_later_answer(
         monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
         before = chosen("gfx90a")
         for command in (["check"], ["catalog", "learn"], ["catalog", "learn", "--apply"]):
-            assert main([*command, str(old), str(new)]) == 0
+            # The newer wheel is for another GPU than those of the default site.
+            assert main([*command, str(old), str(new)]) == int(command == ["check"])
             capsys.readouterr()
             assert chosen("gfx90a") == before, command
         named = ["--catalog", "catalog/learned.toml"]

@@ -63,7 +63,6 @@ COMMANDS: dict[str, list[str]] = {
         "--date",
         "2026-06-01",
     ],
-    "check": ["check", "env.yml", "--lock", "numpy.lock", "--timeout", "0.001"],
     "catalog learn": ["catalog", "learn", "WHEEL"],
     "site init": ["site", "init", "--name", "here"],
 }
