@@ -16,7 +16,6 @@ from matrix.command_line.options import (
     add_index_access,
     add_target_options,
     defaults_of,
-    normalized_name,
     output_path,
     positive,
 )
@@ -32,6 +31,7 @@ from matrix.judging.verdict import VERDICTS, Judgement, Verdict, conclude
 from matrix.show.check_text import answers
 from matrix.show.included_json import CheckDocument
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
+from resolver.requirements import normalize_name, required_name
 from resolver.versions import join_words
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drop",
         metavar="NAME",
-        type=normalized_name,
+        type=_name_or_source,
         action="append",
         default=[],
         help="leave out NAME (repeatable)",
@@ -181,7 +181,7 @@ def _judged(thing: str, context: Context) -> Judgement:
     needed += [
         Change(str(item), "", f"it comes from {item.url}", needed=True)
         for item in (reading.items if reading else ())
-        if item.url and item.name not in drop
+        if item.url and (item.name or item.url) not in drop
     ]
     if needed:
         names = join_words([change.before for change in needed], joiner="and")
@@ -192,6 +192,12 @@ def _judged(thing: str, context: Context) -> Judgement:
         stays = conda_lines(reading, judged.changes) if reading else []
         judged.written = [str(path) for path in _write(context, answer, stays)]
     return judged
+
+
+def _name_or_source(text: str) -> str:
+    """Normalize the name of a distribution; URLs and paths, which may have no name, stay as they are."""
+    name = normalize_name(text)
+    return name if required_name(name) == name else text
 
 
 def _check_options(args: argparse.Namespace) -> None:
