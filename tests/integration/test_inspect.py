@@ -63,7 +63,9 @@ def test_image_is_listed_by_a_script_if_it_cannot_be_read_otherwise(rig: Rig) ->
     assert done.returncode == 0, done.stderr
     (document,) = json.loads(done.stdout)["things"]
     assert "in an isolated container, because unsquashfs is not installed" in document["how"]
-    assert document["findings"] == []
+    # The site's driver is older than the ROCm of the image; nothing else is against it.
+    assert "driver-risk" in {finding["id"] for finding in document["findings"]}
+    assert not [finding for finding in document["findings"] if finding["severity"] == "error"]
 
 
 @pytest.fixture(scope="module")
