@@ -156,9 +156,11 @@ def with_lock(thing: str, context: Context) -> tuple[Context, Resolution | None,
     lock = read_lock(path)
     target = lock.target
     if not any(getattr(args, name, None) for name in _TARGET_OPTIONS):
+        # An image of the user's own need not be on this machine any more; the lock has its versions.
+        image = target.base_image if target.gfx and target.base_image in context.catalog.image else None
         options = {
             "site": lock.request.site_file or target.site, "backend": target.backend, "driver": target.driver,
-            "gfx": list(target.gfx), "base_image": target.base_image if target.gfx else None,
+            "gfx": list(target.gfx), "base_image": image,
         }  # fmt: skip
         if lock.request.catalogs and not args.catalog:
             options["catalog"] = list(lock.request.catalogs)

@@ -130,13 +130,6 @@ def test_silent_failure_is_rejected(tiny: MakeSite, fault: str, says: str) -> No
     assert says in refused(tiny(fault=fault))
 
 
-def test_audit_finds_libraries_too_new_for_older_image(sound: Site) -> None:
-    """The wheel is compared with an image whose glibc is older than the wheel needs."""
-    audit = sound.audit(sound.wheel("fusedtiny"), "--glibc", "2.2")
-    assert audit["verdict"] == "defective"
-    assert "glibc-too-new" in {finding["id"] for finding in audit["findings"]}
-
-
 def test_offline_build_after_fetch_succeeds(tiny: MakeSite) -> None:
     site = tiny()
     assert site.matrix("fetch").returncode == 0
