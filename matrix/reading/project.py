@@ -124,9 +124,9 @@ def _read_standard(
     for key, text in requirements_of(document, path, extras, groups):
         name = "requires-python" if key == "project.requires-python" else text
         _add(reading, text, lines.of(name), key)
-    more = _others(project.optional_dependencies if project else (), extras)
-    for extra in more:
-        reading.unread += _not_chosen(project.optional_dependencies[extra], f"the extra {extra}", lines)
+    optional = project.optional_dependencies if project else {}
+    for extra in (more := _others(optional, extras)):
+        reading.unread += _not_chosen(optional[extra], f"the extra {extra}", lines)
     for group in (others := _others(document.dependency_groups, groups)):
         entries = filter(_is_text, document.dependency_groups[group])
         reading.unread += _not_chosen(entries, f"the group {group}", lines)
