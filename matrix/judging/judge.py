@@ -156,8 +156,11 @@ def with_lock(thing: str, context: Context) -> tuple[Context, Resolution | None,
     lock = read_lock(path)
     target = lock.target
     if not any(getattr(args, name, None) for name in _TARGET_OPTIONS):
-        # An image of the user's own need not be on this machine any more; the lock has its versions.
-        image = target.base_image if target.gfx and target.base_image in context.catalog.image else None
+        # The lock has the versions of an image of the user's own. A file here is not opened:
+        # inspecting it would start it.
+        name = target.base_image or ""
+        is_known = name in context.catalog.image and not is_local(Path(name))
+        image = name if target.gfx and is_known else None
         options = {
             "site": lock.request.site_file or target.site, "backend": target.backend, "driver": target.driver,
             "gfx": list(target.gfx), "base_image": image,
