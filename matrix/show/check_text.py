@@ -98,8 +98,8 @@ def _rest(judged: Judgement, console: Console) -> None:
         console.info(f"\n{judged.how}.")
     unread = [line for line in judged.unread if line.matters or console.verbosity > 0]
     if unread:
-        used = {item.line for item in judged.distributions if item.line}
-        lines = used | {line.line for line in judged.unread}
+        used = {(item.file, item.line) for item in judged.distributions if item.line}
+        lines = used | {(line.file, line.line) for line in judged.unread}
         if used:
             console.info(f"\n{judged.kind}: {len(used)} of {counted(len(lines), 'line')} were used.")
         console.info("\nNot read:\n" + "\n".join(f"  {line}" for line in unread))
