@@ -15,7 +15,16 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from matrix.reading.requirements import OPTIONS, VARIABLE
+from matrix.reading.requirements import (
+    OPTIONS,
+    VARIABLE,
+    entries_of,
+    followed,
+    is_index_of_torch,
+    open_included,
+    read_file,
+    read_requirements,
+)
 from resolver.errors import MatrixError, UsageError
 from resolver.model import Requirement, Resolution
 from resolver.requirements import normalize_name, parse_requirement
@@ -86,8 +95,6 @@ class Inputs(msgspec.Struct, kw_only=True):
         for text in texts:
             _reject_file(text)
             if _SPECIAL.search(text.strip()):
-                from matrix.reading.requirements import followed, read_requirements
-
                 lines = read_requirements(text, "").entries
                 self._add_lines(followed(lines, "", kind, _refuse, seen=self._done))
             else:
@@ -96,16 +103,16 @@ class Inputs(msgspec.Struct, kw_only=True):
             self._add_file(file, kind)
 
     def _add_file(self, name: str, kind: Role) -> None:
-        from matrix.reading.locks import is_pylock
-        from matrix.reading.requirements import entries_of, followed, open_included
-
         real = os.path.realpath(name)
         if (real, kind) in self._done:
             return
         self._done.add((real, kind))
-        if is_pylock(Path(name).name):
-            self._add_pylock(Path(name), kind)
-            return
+        if Path(name).name.startswith("pylock."):
+            from matrix.reading.locks import is_pylock
+
+            if is_pylock(Path(name).name):
+                self._add_pylock(Path(name), kind)
+                return
         path, text = open_included(name, "")
         lines = entries_of(text, path)
         self._add_lines(followed(lines, path, kind, _refuse, chain=(real,), seen=self._done))
@@ -132,28 +139,23 @@ class Inputs(msgspec.Struct, kw_only=True):
     def add_environment(self, path: Path) -> None:
         """Add the pip section of a conda environment file, and its Python."""
         from matrix.reading.conda_file import read
-        from matrix.reading.requirements import read_file
 
         reading = read(read_file(path), str(path))
         source = _Source(str(path), directory=str(path.parent))
         _reject_unread(reading, source)
-        if reading.python:
-            self.requirements.append(parse_requirement(f"python=={minor(reading.python)}.*"))
-        installed: dict[str, None] = {}
-        for item in reading.items:
-            if item.name == "python":
-                self.requirements += _python_requirement(item, replace(source, line=item.line))
-            elif item.installer == "conda" and item.name != "pip":
-                installed[item.name] = None
+        self._add_python(reading, source)
         assert reading.document is not None  # noqa: S101  a conda file has one
         lines = (replace(entry, file=entry.file or source.file) for entry in reading.document.entries)
         self._add_lines((("requirements", entry) for entry in lines), source.directory)
         for item in reading.constraints:
-            self._add_requirement(item.text, "constraints", replace(source, line=item.line))
-        if installed:
-            self._report_conda(source, list(installed))
+            self._add_requirement(item.requirement, "constraints", replace(source, line=item.line))
+        self._report_conda(reading, source)
 
-    def _report_conda(self, source: _Source, names: Sequence[str]) -> None:
+    def _report_conda(self, reading: Reading, source: _Source) -> None:
+        by_conda = (item.name for item in reading.items if item.installer == "conda")
+        names = [name for name in dict.fromkeys(by_conda) if name != "pip"]
+        if not names:
+            return
         listed = join_words(names, most=20, joiner="and")
         text = f"conda installs {listed}: matrix does not resolve conda packages."
         required = {requirement.name for requirement in self.requirements}
@@ -164,17 +166,36 @@ class Inputs(msgspec.Struct, kw_only=True):
 
     def add_project(self, path: Path, extras: Sequence[str], groups: Sequence[str]) -> None:
         """Add the dependencies in a ``pyproject.toml``."""
-        from builders.pyproject import FILE, read_pyproject, requirements_of
+        from builders.pyproject import FILE
+        from matrix.reading.project import read
 
         path = path / FILE if path.is_dir() else path
-        document = read_pyproject(path)
+        reading = read(read_text(path), str(path), extras, groups, strict=True)
         source = _Source(str(path), directory=str(path.parent))
-        for key, text in requirements_of(document, path, extras, groups):
-            self._add_requirement(text, "requirements", replace(source, key=key))
-        uv = document.tool.get("uv")
-        for key in ("sources", "index", "constraint-dependencies", "override-dependencies"):
-            if isinstance(uv, dict) and key in uv:
-                self.warnings.append(source.text(f"matrix ignores {key} in [tool.uv]."))
+        self._add_python(reading, source)
+        for item in reading.items:
+            if item.name == "python" or item.installer == "conda":
+                continue
+            here = replace(source, line=item.line)
+            self._add_requirement(item.requirement, "requirements", here)
+            if item.indexes and not is_index_of_torch(item.indexes[0]):
+                self.bound[item.name] = _index_url(item.indexes[0], here)
+        for item in reading.constraints:
+            self._add_requirement(item.requirement, "constraints", replace(source, line=item.line))
+        urls = [url for url in reading.index_urls if not is_index_of_torch(url)]
+        self.extra_index_urls += [_index_url(url, source) for url in urls]
+        for unread in reading.unread:
+            if unread.matters:
+                here = replace(source, line=unread.line)
+                self.warnings.append(here.text(f"matrix ignores {unread.text}: {unread.reason}."))
+        self._report_conda(reading, source)
+
+    def _add_python(self, reading: Reading, source: _Source) -> None:
+        if reading.python:
+            self.requirements.append(parse_requirement(f"python=={minor(reading.python)}.*"))
+        for item in reading.items:
+            if item.name == "python":
+                self.requirements += _python_requirement(item, replace(source, line=item.line))
 
     def _add_lines(self, lines: Iterable[tuple[Role, Entry]], directory: str = "") -> None:
         for kind, entry in lines:

@@ -48,6 +48,13 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
     """The file that has the line, if it is one that the thing names (``-r``)."""
 
+    @property
+    def requirement(self) -> str:
+        """What it installs as a requirement for pip (PEP 508)."""
+        extras = f"[{','.join(self.extras)}]" if self.extras else ""
+        versions = f" @ {self.url} " if self.url else f"=={self.version}" if self.version else self.specifier
+        return f"{self.name}{extras}{versions}{f'; {self.marker}' if self.marker else ''}".strip()
+
     def __str__(self) -> str:
         return " ".join(filter(None, [self.name or self.url, self.version or self.specifier]))
 

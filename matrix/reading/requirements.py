@@ -40,6 +40,7 @@ _STRUCTURAL = {"several-pip-sections", "pip-not-listed"}
 
 
 VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
+_OF_TORCH = re.compile(r"//[\w.-]*pytorch\.org/")
 _MOST_NESTED = 50
 _MOST_LINES = 100_000
 OPTIONS = {".txt": "-r", ".in": "-r", ".yml": "--env", ".yaml": "--env", ".toml": "--project"}
@@ -367,6 +368,11 @@ def followed(
                 seen.add((real, inner))
                 lines = entries_of(text, path)
                 yield from followed(lines, path, inner, refuse, chain=(*chain, real), seen=seen)
+
+
+def is_index_of_torch(url: str) -> bool:
+    """Return whether an index is PyTorch's, which the catalog binds to torch."""
+    return _OF_TORCH.search(url) is not None
 
 
 def entries_of(text: str, path: str) -> list[Entry]:
