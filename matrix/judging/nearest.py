@@ -57,7 +57,7 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     if reading.python:
         items.insert(0, Item(name="python", version=reading.python))
     kept, changes = replaced(catalog, items, drop)
-    left = [item for item in reading.items if (item.name or item.url) in drop]
+    left = [item for item in reading.items if item.known_as in drop]
     changes += [Change(str(item), "", "you left it out") for item in left]
     pins = [item for item in items if item.installer == "conda" and item.version and item.name != "python"]
     found = _Nearest(context, [*pins, *reading.constraints])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
+from builders.network.urls import without_password
 from resolver.texts import printable
 
 if TYPE_CHECKING:
@@ -55,8 +56,13 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
         versions = f" @ {self.url} " if self.url else f"=={self.version}" if self.version else self.specifier
         return f"{self.name}{extras}{versions}{f'; {self.marker}' if self.marker else ''}".strip()
 
+    @property
+    def known_as(self) -> str:
+        """The name, else the URL without a login, as a user leaves it out."""
+        return self.name or without_password(self.url)
+
     def __str__(self) -> str:
-        return " ".join(filter(None, [self.name or self.url, self.version or self.specifier]))
+        return " ".join(filter(None, [self.known_as, self.version or self.specifier]))
 
 
 class Unread(msgspec.Struct, frozen=True):

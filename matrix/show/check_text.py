@@ -91,7 +91,9 @@ def _rest(judged: Judgement, console: Console) -> None:
         if item.verdict == "not-judged":
             by_reason.setdefault(item.evidence, []).append(item.name)
     for reason, names in by_reason.items():
-        console.info(f"\nNot judged, because {reason}: {join_words(names, most=10, joiner='and')}.")
+        console.info(
+            f"\nNot judged, because {reason.rstrip('.')}: {join_words(names, most=10, joiner='and')}."
+        )
     if judged.platform:
         console.info("\nIt has " + ", ".join(" ".join(item) for item in judged.platform.items()) + ".")
     if judged.how:
