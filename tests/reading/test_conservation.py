@@ -99,7 +99,8 @@ def test_lines_of_files_that_a_file_names(
     for name, lines in files.items():
         (folder / name).write_text("\n".join(lines), encoding="utf-8")
     reading = read_described((folder / "a.txt").read_text(encoding="utf-8"), str(folder / "a.txt"))
-    seen = {(each.file, each.line) for each in (*reading.items, *reading.unread)}
+    seen = {(item.file, item.line) for item in reading.items}
+    seen |= {(unread.file, unread.line) for unread in reading.unread}
     stated = {
         ("" if name == "a.txt" else str(folder / {"c.txt": "more/../c.txt"}.get(name, name)), number)
         for name, lines in files.items()
