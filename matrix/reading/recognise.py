@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from builders.machine.limited import limited
 from matrix.reading import (
     conda_file,
     conda_list,
@@ -22,6 +23,8 @@ from resolver.texts import read_text
 if TYPE_CHECKING:
     from matrix.reading.items import Reading
 
+_SECONDS = 20
+"""CPU time for any text; real ones take less than one second."""
 _HEAD = 4096
 """How much of a text the readers see to recognise it, in characters."""
 
@@ -45,7 +48,10 @@ def read(path: Path) -> Reading:
     """
     if installed.recognises(path):
         return installed.read(path)
-    return read_described(read_text(path, pipes=True), str(path))
+    text = read_text(path, pipes=True)
+    # What a reader returns cannot leave a child (ruamel.yaml). Read again here, it takes as little as there.
+    limited(lambda: bool(read_described(text, str(path))), str(path), _SECONDS)
+    return read_described(text, str(path))
 
 
 def read_described(text: str, name: str) -> Reading:
