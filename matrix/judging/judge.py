@@ -7,8 +7,10 @@ import sys
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from fnmatch import filter as filter_names
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zipfile import BadZipFile, ZipFile
 
 from msgspec.structs import replace
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -22,6 +24,7 @@ from builders.findings import SEVERITIES, Finding
 from builders.gpu.content import read_complete
 from builders.installed.checks import findings_of
 from builders.probe.ask import user_packages
+from builders.recipes import recipe_as_built
 from builders.storage.files import write_atomic
 from matrix.judging.corrections import check, difference, document_of, fixed
 from matrix.judging.installed import installed_findings, judge_items
@@ -44,6 +47,7 @@ from resolver.lock import read_lock
 from resolver.requirements import TRITON_NAMES
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping
 
     from builders.audit.wheel_audit import Report
@@ -93,7 +97,7 @@ def judge_thing(
         _judge_log(judged_, thing, context)
     elif not args.run or (thing and path.exists() and (path.is_dir() or path.suffix in IMAGES)):
         with context.console.task(f"read {thing}"):
-            reading = _read(path)
+            reading = _read(path, args)
         judged_.kind, judged_.how, judged_.unread = reading.kind, reading.how, reading.unread
         judged_.platform = _platform(reading)
         urls = [*(args.extra_index_url or []), *_indexes(reading, args.index)]
@@ -133,10 +137,10 @@ def _is_log(path: Path, thing: str) -> bool:
         return looks_like_log(path.name, source.read(_HEAD).decode(errors="replace"))
 
 
-def _read(path: Path) -> Reading:
+def _read(path: Path, args: argparse.Namespace) -> Reading:
     """Read a thing; one that cannot be read is an error of its own, and not a negative answer."""
     try:
-        return read(path)
+        return read(path, args.chosen_extras, args.chosen_groups)
     except UsageError as error:
         raise _not_readable(error, path) from None
 
@@ -156,8 +160,11 @@ def with_lock(thing: str, context: Context) -> tuple[Context, Resolution | None,
     lock = read_lock(path)
     target = lock.target
     if not any(getattr(args, name, None) for name in _TARGET_OPTIONS):
-        # An image of the user's own need not be on this machine any more; the lock has its versions.
-        image = target.base_image if target.gfx and target.base_image in context.catalog.image else None
+        # The lock has the versions of an image of the user's own. A file here is not opened:
+        # inspecting it would start it.
+        name = target.base_image or ""
+        is_known = name in context.catalog.image and not is_local(Path(name))
+        image = name if target.gfx and is_known else None
         options = {
             "site": lock.request.site_file or target.site, "backend": target.backend, "driver": target.driver,
             "gfx": list(target.gfx), "base_image": image,
@@ -288,6 +295,13 @@ def expected_of(reading: Reading, context: Context, lock: Resolution | None) -> 
     return expect_lock(lock, str(args.lock), context.catalog_of_lock, consumer, args.index)
 
 
+def _has(wheel: Path, pattern: str) -> bool:
+    """Return whether a wheel has a member that a glob names; not if it cannot be read."""
+    with suppress(BadZipFile, OSError, NotImplementedError), ZipFile(wheel) as archive:
+        return bool(filter_names(archive.namelist(), pattern))
+    return False
+
+
 def _fix(judged_: Judgement, reading: Reading, expected: ExpectedTarget) -> None:
     path = Path(reading.name)
     try:
@@ -358,14 +372,17 @@ def _audited(wheel: Path, side: Side, expected: Expected) -> tuple[Report, list[
 
 
 def _recipe(wheel: Path, catalog: Catalog) -> Recipe | None:
-    """Return the recipe by which a wheel of ours was built: its label names the torch it was built for."""
+    """Return the recipe by which a wheel of ours was built: its label names the torch it was built for.
+
+    Who built it may have chosen ops: if it has any op that the recipe knows, no other op is missing.
+    """
     with suppress(InvalidWheelFilename):
         name, version, _, _ = parse_wheel_filename(wheel.name)
         if "torch" in (version.local or ""):
             backend = "cpu" if (version.local or "").startswith("cpu") else "rocm"
             for release in catalog.releases_of(name):
                 if release.version == version.public and (recipe := recipe_for(catalog, release, backend)):
-                    return recipe
+                    return recipe_as_built(recipe, [op.name for op in recipe.ops if _has(wheel, op.object)])
     return None
 
 
