@@ -146,7 +146,7 @@ class Transport:
             raise RequestError(msg)
         return data
 
-    def _body(self, response: requests.Response, url: str, limit: float, *, decode: bool = False) -> bytes:
+    def _body(self, response: requests.Response, url: str, limit: int, *, decode: bool = False) -> bytes:
         """Return a body that must arrive soon; if it does not, later requests to its host fail at once."""
         try:
             return b"".join(chunks(response, limit, decode=decode, seconds=_LONGEST_READ))
