@@ -33,7 +33,7 @@ from builders.storage.files import cache_root
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.indexes import File, Metadata, Project
 from resolver.reporter import SILENT
-from resolver.requirements import normalize_name
+from resolver.requirements import normalize_name, version_in
 from resolver.versions import built_for, sort_key
 
 if TYPE_CHECKING:
@@ -458,7 +458,7 @@ def _cached_metadata(path: Path, file: File) -> Metadata | tuple[str, ...] | Non
         cached = _metadata_decoder.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    if isinstance(cached, Metadata) and pages.version_in(file.name, cached.name) is None:
+    if isinstance(cached, Metadata) and version_in(file.name, cached.name) is None:
         return None
     return cached
 

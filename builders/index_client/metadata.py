@@ -20,12 +20,13 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from builders.constants import MISSING_CODES
-from builders.index_client.pages import projects_in, version_in
+from builders.index_client.pages import projects_in
 from builders.network.transport import LONG_TAIL, RequestError, TooLargeReplyError
 from builders.network.urls import NETWORK_HINT, without_password
 from builders.wheels.wheel import LARGEST_METADATA, DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import Metadata
+from resolver.requirements import version_in
 from resolver.versions import shorten, version_or_none
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ def read(file: File, local: Path | None, transport: Transport) -> Metadata | Non
 
 
 def _read_local(file: File, path: Path) -> Metadata | None:
-    if file.name.endswith(".whl"):
-        return from_wheel(path)
     with path.open("rb") as content:
+        if file.name.endswith(".whl"):
+            return from_wheel(Path(file.name), content)
         return from_sdist(file.name, content)
 
 
