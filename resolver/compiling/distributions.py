@@ -6,7 +6,9 @@ so it is the last resort.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -270,21 +272,21 @@ def _avoid_unlisted(builder: ProblemBuilder, name: str) -> None:
     builder.demand_stated(component, any_candidate, fact.text, fact.source)
 
 
-def _prefer_inferred_bounds(
-    builder: ProblemBuilder, name: str, on: str, clause: Clause, beyond: Clause
-) -> None:
+def _prefer_inferred_bounds(builder: ProblemBuilder, name: str, on: str, clauses: Sequence[Clause]) -> None:
     """Let the search leave what was only inferred about an unlisted release if it finds nothing within it.
 
-    The bound is no relation of two components: it holds unless the component of `_avoid_unlisted` has its
-    last way. That is decided first, so the bound counts as long as anything fits within it.
+    The clauses are about one release. That they hold is no relation of two components: they hold unless the
+    component of `_avoid_unlisted` has its last way. This component is decided first, so the bounds count as
+    long as anything fits within them.
     """
     target, component = builder.variables[on], f"{UNLISTED}{name}"
-    subjects = clause.subjects(builder.variables[name])
-    outside = beyond.objects(target) & ~clause.objects(target)
+    subjects = clauses[0].subjects(builder.variables[name])
+    within = reduce(or_, (clause.objects(target) for clause in clauses))
+    outside = target.present & ~within
     if subjects and outside:
-        within = builder.variables[component].of_versions(["listed", "any"])
-        bad = {name: subjects, component: within, on: outside}
-        exclude_together(builder, bad, clause.fact, f"{AVOIDED}{name}-{on}-{subjects}")
+        ways = builder.variables[component].of_versions(["listed", "any"])
+        bad = {name: subjects, component: ways, on: outside}
+        exclude_together(builder, bad, clauses[0].fact, f"{AVOIDED}{name}-{on}-{subjects}")
 
 
 def _relate_to_backend(builder: ProblemBuilder, name: str, masks: _ReleaseMasks) -> None:
@@ -363,21 +365,22 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
             if row.partial
         ]
         build = all(row.kind == "build" for row in rows)
-        copied = [number for number, row in enumerate(rows) if _is_copied(row, on, inferred)]
-        beyond = [_beyond(name, rows[number], subjects[number], inferred) for number in copied]
+        copied: dict[str, list[Clause]] = {}
+        for row, clause in zip(rows, clauses, strict=False):
+            if row.status == "inferred" and row.releases in inferred and on not in {"gfx", *LIMITS}:
+                copied.setdefault(row.releases, []).append(clause)
+        beyond = [
+            _beyond(name, row, clause.subjects, inferred[row.releases])
+            for row, clause in zip(rows, clauses, strict=False)
+            if row.releases in copied
+        ]
         builder.relate(name, on, [*clauses, *beyond], build=build, when_present=when_present)
-        for number, other in zip(copied, beyond, strict=True):
-            _prefer_inferred_bounds(builder, name, on, clauses[number], other)
+        for of_release in copied.values():
+            _prefer_inferred_bounds(builder, name, on, of_release)
 
 
-def _is_copied(row: schema.Requires, on: str, inferred: Mapping[str, str]) -> bool:
-    """Return whether a row is about other versions, but was copied to a release that the catalog lacks."""
-    return row.status == "inferred" and row.releases in inferred and on not in {"gfx", *LIMITS}
-
-
-def _beyond(name: str, row: schema.Requires, subjects: Test, inferred: Mapping[str, str]) -> Clause:
+def _beyond(name: str, row: schema.Requires, subjects: Test, neighbour: str) -> Clause:
     """Return what a copied row leaves open: versions above its bound, or all if it is of a newer release."""
-    neighbour = inferred[row.releases]
     is_older = version_key(row.releases.removeprefix("==")) < version_key(neighbour)
     lowest = [] if is_older else [_from_lowest(text) for text in row.versions]
     text = LazyText("inferred", _beyond_fact, (name, row, neighbour))
