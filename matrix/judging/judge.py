@@ -7,8 +7,10 @@ import sys
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from fnmatch import filter as filter_names
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zipfile import BadZipFile, ZipFile
 
 from msgspec.structs import replace
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -22,6 +24,7 @@ from builders.findings import SEVERITIES, Finding
 from builders.gpu.content import read_complete
 from builders.installed.checks import findings_of
 from builders.probe.ask import user_packages
+from builders.recipes import recipe_as_built
 from builders.storage.files import write_atomic
 from matrix.judging.corrections import check, difference, document_of, fixed
 from matrix.judging.installed import installed_findings, judge_items
@@ -34,7 +37,7 @@ from matrix.judging.target import CONSUMERS, expect_lock, expect_request
 from matrix.judging.verdict import JudgedItem, Judgement, Ran, conclude, is_open
 from matrix.reading.pip_line import url_path
 from matrix.reading.recognise import read
-from matrix.reading.requirements import read_file
+from matrix.reading.requirements import is_index_of_torch, read_file
 from resolver.compiling.problem_builder import check_target
 from resolver.consequences import Side
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
@@ -60,7 +63,6 @@ if TYPE_CHECKING:
 
 _TARGET_OPTIONS = ("site", "date", "backend", "driver", "base_image", "gfx", "rocm", "python")
 _URL = re.compile(r"(https?|file)://[^\s$]+")
-_OF_TORCH = re.compile(r"//[\w.-]*pytorch\.org/")
 _NO_LOGS = {".yml", ".yaml", ".toml", ".lock", ".json", ".in", ".def", ".eb", ".cfg"}
 _HEAD = 1 << 16
 """Bytes in which the kind of a file shows."""
@@ -118,7 +120,7 @@ def _indexes(reading: Reading, ours: Path) -> Iterator[str]:
     for url in reading.index_urls:
         here = url.replace(MOUNTED_INDEX, (ours / "simple").absolute().as_uri())
         exists = not here.startswith("file:") or Path(url_path(here)).is_dir()
-        if _URL.fullmatch(here) and exists and not _OF_TORCH.search(here):
+        if _URL.fullmatch(here) and exists and not is_index_of_torch(here):
             yield here
 
 
@@ -292,6 +294,13 @@ def expected_of(reading: Reading, context: Context, lock: Resolution | None) -> 
     return expect_lock(lock, str(args.lock), context.catalog_of_lock, consumer, args.index)
 
 
+def _has(wheel: Path, pattern: str) -> bool:
+    """Return whether a wheel has a member that a glob names; not if it cannot be read."""
+    with suppress(BadZipFile, OSError, NotImplementedError), ZipFile(wheel) as archive:
+        return bool(filter_names(archive.namelist(), pattern))
+    return False
+
+
 def _fix(judged_: Judgement, reading: Reading, expected: ExpectedTarget) -> None:
     path = Path(reading.name)
     try:
@@ -362,14 +371,17 @@ def _audited(wheel: Path, side: Side, expected: Expected) -> tuple[Report, list[
 
 
 def _recipe(wheel: Path, catalog: Catalog) -> Recipe | None:
-    """Return the recipe by which a wheel of ours was built: its label names the torch it was built for."""
+    """Return the recipe by which a wheel of ours was built: its label names the torch it was built for.
+
+    Who built it may have chosen ops: if it has any op that the recipe knows, no other op is missing.
+    """
     with suppress(InvalidWheelFilename):
         name, version, _, _ = parse_wheel_filename(wheel.name)
         if "torch" in (version.local or ""):
             backend = "cpu" if (version.local or "").startswith("cpu") else "rocm"
             for release in catalog.releases_of(name):
                 if release.version == version.public and (recipe := recipe_for(catalog, release, backend)):
-                    return recipe
+                    return recipe_as_built(recipe, [op.name for op in recipe.ops if _has(wheel, op.object)])
     return None
 
 
