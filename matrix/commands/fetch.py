@@ -18,7 +18,7 @@ from builders.index import Index
 from builders.index_client.metadata import top_files
 from builders.pyproject import FILE, PyProject
 from builders.sources import FetchedItem, FetchResult, MissingItem, fetch_all, fetch_published
-from builders.storage.files import cache_root, link_or_copy
+from builders.storage.files import cache_root, link_or_copy, make_directories
 from builders.storage.io_errors import explain_io_errors
 from builders.wheels.wheel import DamagedError
 from matrix.api import package_indexes
@@ -202,19 +202,23 @@ def _fill_wheelhouse(
 ) -> None:
     """Copy the fetched files of the lock and our wheels to a directory; warn about missing files.
 
-    Other builds of our wheels are removed there, because pip would prefer the newest.
+    pip would prefer the newest of several builds of a wheel: a warning names the others that lie there.
     """
     paths = [Path(item.path) for item in result.sources]
     paths += [path for wheels in ours.values() for path in wheels]
     with explain_io_errors(folder, hint="Free some space, or choose another directory."):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_directories(folder)
         for path in paths:
             link_or_copy(path, folder / path.name)
-        for wheel in (path for wheels in ours.values() for path in wheels):
-            project, version, *_ = wheel.name.split("-")
-            for other in folder.glob(f"{project}-{version}-*.whl"):
-                if other.name not in {path.name for path in paths}:
-                    other.unlink()
+    placed = {path.name for path in paths}
+    for wheel in (path for wheels in ours.values() for path in wheels):
+        project, version, *_ = wheel.name.split("-")
+        others = {path.name for path in folder.glob(f"{project}-{version}-*.whl")} - placed
+        if others:
+            result.warnings.append(
+                f"{folder} also has {shortened(sorted(others))}, which pip may install instead of "
+                f"{wheel.name}. Remove what you do not need."
+            )
     result.warnings += _wheelhouse_warnings(lock, ours, index)
 
 
