@@ -360,9 +360,15 @@ class _Work:
     def _fetch_with(self, wheelhouse: Path | None = None) -> int:
         context, built = self._options_of(fetch, wheelhouse=wheelhouse), self._built_wheels()
         if wheelhouse is not None:
-            names = [pick.files[0].name for pick in self.lock.distributions if pick.files]
-            names += [path.name for paths in built.values() for path in paths]
-            self.container.prune(names)
+            ours = [path.name for paths in built.values() for path in paths]
+            self.container.prune(
+                [*(pick.files[0].name for pick in self.lock.distributions if pick.files), *ours]
+            )
+            for other in (path for name in ours for path in fetch.other_builds(wheelhouse, name)):
+                msg = (
+                    f"{other} is another build of a wheel of the lock, and was not put there by this command."
+                )
+                raise UsageError(msg, hint="Move it away: pip could install it instead.")
         result = fetch.fetch_lock(context, built)
         fetch.report_problems(result, self.console)
         code = fetch.exit_code_of(result)

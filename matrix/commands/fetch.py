@@ -202,7 +202,7 @@ def _fill_wheelhouse(
 ) -> None:
     """Copy the fetched files of the lock and our wheels to a directory; warn about missing files.
 
-    pip would prefer the newest of several builds of a wheel: a warning names the others that lie there.
+    Other builds of our wheels are removed there, because pip would prefer the newest.
     """
     paths = [Path(item.path) for item in result.sources]
     paths += [path for wheels in ours.values() for path in wheels]
@@ -210,16 +210,17 @@ def _fill_wheelhouse(
         make_directories(folder)
         for path in paths:
             link_or_copy(path, folder / path.name)
-    placed = {path.name for path in paths}
-    for wheel in (path for wheels in ours.values() for path in wheels):
-        project, version, *_ = wheel.name.split("-")
-        others = {path.name for path in folder.glob(f"{project}-{version}-*.whl")} - placed
-        if others:
-            result.warnings.append(
-                f"{folder} also has {shortened(sorted(others))}, which pip may install instead of "
-                f"{wheel.name}. Remove what you do not need."
-            )
+        for wheel in (path for wheels in ours.values() for path in wheels):
+            for other in other_builds(folder, wheel.name):
+                if other.name not in {path.name for path in paths}:
+                    other.unlink()
     result.warnings += _wheelhouse_warnings(lock, ours, index)
+
+
+def other_builds(folder: Path, wheel: str) -> list[Path]:
+    """Return the wheels of the same labelled version in a directory."""
+    project, version, *_ = wheel.split("-")
+    return [path for path in folder.glob(f"{project}-{version}-*.whl") if path.name != wheel]
 
 
 def _wheelhouse_warnings(

@@ -21,6 +21,7 @@ from builders.building.inputs import unlocked_requirements
 from builders.building.records import TaskState
 from builders.findings import Finding
 from builders.index import Index
+from builders.storage.lease import exclusive_lock
 from matrix.api import write_lock
 from matrix.building.container import STEPS
 from matrix.cli import main
@@ -419,7 +420,7 @@ def test_lock_of_another_command_is_not_used(
 
 def test_second_of_two_at_once_does_nothing(work: Path, monkeypatch: Patch, capsys: Capture) -> None:
     """The second command waits, and then finds what the first has made."""
-    taken = build_container.exclusive_lock
+    taken = exclusive_lock
 
     @contextmanager
     def wait(path: Path, **options: Any) -> Iterator[None]:
@@ -581,7 +582,7 @@ def test_failed_build_ends_before_container(work: Path, to_build: list[Any], mon
 
 
 def test_container_has_the_wheel_of_its_lock_among_several_builds(
-    work: Path, monkeypatch: Patch, verification: Verification
+    work: Path, monkeypatch: Patch, verification: Verification, capsys: Capture
 ) -> None:
     """The index has two builds of one version, such as with other ops. pip would install the newer one."""
     index, version = Index("index"), "1.0+cpu.torch2.13.0"
@@ -602,6 +603,12 @@ def test_container_has_the_wheel_of_its_lock_among_several_builds(
         (installed,) = (work / "train.sif.files" / "wheels").glob("apex-*")
         assert installed.name.startswith(name)
         assert verification.wheels == {"apex": [installed.name]}
+    other = installed.with_name(f"apex-{version}-3-py3-none-any.whl")
+    other.write_text("somebody's own")
+    change_image(work)
+    assert made() == 2
+    assert other.read_text() == "somebody's own"
+    assert str(other) in capsys.readouterr().err
 
 
 def test_incomplete_lock_names_hidden_sources(work: Path, capsys: Capture, monkeypatch: Patch) -> None:
