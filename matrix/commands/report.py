@@ -79,16 +79,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="JSON output of `matrix diff` or `matrix check`, or of a `matrix resolve` without a "
         "resolution (repeatable)",
     )
-    parser.add_argument(
-        "--all-rows",
-        action="store_true",
-        help="also list every combination of torch and Python that does not work, with the reason",
-    )
-    parser.add_argument(
-        "--reasons",
-        action="store_true",
-        help="add all facts that cause each refusal (takes minutes for a large table)",
-    )
     add_lock(parser)
     add_index(parser)
     add_target_options(parser)
@@ -102,14 +92,13 @@ def execute(context: Context) -> int:
     index = Index(args.index)
     has_index = index.simple.is_dir()
     table = Table(catalog, request)
-    rows = table.rows_or_conflict(refused_too=args.all_rows)
+    rows = table.rows_or_conflict()
     data = None
     if isinstance(rows, Conflict):
         conflicts.append(conflict_document(rows, lambda one: request_arguments(one.request)))
     else:
-        core = table.core if args.reasons else None
         published = wheels_of(index) if has_index else {}
-        data = TableData(table, core, published, _locked(context, request)).collect(rows)
+        data = TableData(table, published, _locked(context, request)).collect(rows)
     last = last_conflict()
     conflicts += [last] if last and last not in conflicts else []
     builds = build_records(index) if has_index or index.state.is_dir() else []

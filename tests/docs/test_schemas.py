@@ -106,7 +106,7 @@ def test_documents_of_resolving(printed: Callable[..., Any]) -> None:
     assert printed("graph", "graph")["edges"]
     diff = ["diff", "--site", "lumi-g", *DAY, "--driver", "6.2"]
     assert printed("diff", *diff)["consequences"]
-    table = ["table", "apex", "torch>=2.9", "--site", "lumi-g", *DAY, "--reasons"]
+    table = ["table", "apex", "torch>=2.9", "--site", "lumi-g", *DAY]
     assert printed("table", *table)["rows"]
     printed("catalog-list-kind", "catalog", "list", "recipe")
     printed("catalog-check", "catalog", "check")
