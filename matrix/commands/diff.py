@@ -86,24 +86,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="compare with these facts instead of the shipped ones alone (repeatable)",
     )
-    group.add_argument(
-        "--from-shipped",
-        metavar="DIR",
-        type=Path,
-        help="compare with the facts that another version of matrix ships: resolver/facts of its checkout",
-    )
 
 
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
     settings_before, settings_after = _settings(context)
-    before = _side(context, settings_before, args.from_shipped)
-    after = _side(context, settings_after)
+    before, after = (_side(context, settings) for settings in (settings_before, settings_after))
     paths = list(map(Path, args.locks)) or ([LOCK_FILE] if LOCK_FILE.exists() else [])
     compared = len(paths) > 1 and any(map(is_environment, paths))
     locks = {} if compared else {path: read_lock(path) for path in paths}
-    title = _title(before, after, args.from_shipped)
+    title = _title(before, after)
     remark = ""
     match list(locks.items()):
         case [] if compared:
@@ -116,14 +109,7 @@ def execute(context: Context) -> int:
                 (_side_of_lock(other_lock, other_path, settings_after), other_lock),
             )
         case _:
-            holdings = list(
-                _locks(
-                    context,
-                    locks,
-                    (before, settings_before, args.from_shipped),
-                    (after, settings_after, None),
-                )
-            )
+            holdings = list(_locks(context, locks, (before, settings_before), (after, settings_after)))
             published = list(wheels(before, after, list(_records(args, after))))
             changes = consequences(before, after, [*holdings, *published])
             _warn_of_broken(context, holdings, changes)
@@ -135,7 +121,7 @@ def execute(context: Context) -> int:
         console.document(
             DiffDocument(
                 status="breaks" if breaks else "ok",
-                before=_side_document(before, args.from_shipped),
+                before=_side_document(before),
                 after=_side_document(after),
                 consequences=changes,
             )
@@ -150,9 +136,8 @@ def execute(context: Context) -> int:
     return int(breaks)
 
 
-def _side_document(side: Side, shipped: Path | None = None) -> SideDocument:
-    request = side.request
-    return SideDocument(target=request.target, shipped=str(shipped or ""), catalogs=request.catalogs)
+def _side_document(side: Side) -> SideDocument:
+    return SideDocument(target=side.request.target, catalogs=side.request.catalogs)
 
 
 def _between_environments(context: Context, paths: Sequence[Path]) -> list[Consequence]:
@@ -213,9 +198,9 @@ def _settings(context: Context) -> tuple[Settings, Settings]:
     return before, after
 
 
-def _side(context: Context, settings: Settings, shipped: Path | None = None) -> Side:
+def _side(context: Context, settings: Settings) -> Side:
     """Return the facts and the table of a side; only distributions in the catalog are compared."""
-    catalog = with_inspected_image(load_catalog(settings, shipped), settings.base_image)
+    catalog = with_inspected_image(load_catalog(settings), settings.base_image)
     known = {*catalog.package, *ROW_COMPONENTS, *PAIRED_WITH_TORCH}
     requirements = [requirement for requirement in context.inputs.requirements if requirement.name in known]
     settings = replace(settings, requirements=["torch"], keep_installed=None)
@@ -230,8 +215,8 @@ def _side_of_lock(lock: Resolution, path: Path, settings: Settings) -> Side:
 def _locks(
     context: Context,
     locks: Mapping[Path, Resolution],
-    before: tuple[Side, Settings, Path | None],
-    after: tuple[Side, Settings, Path | None],
+    before: tuple[Side, Settings],
+    after: tuple[Side, Settings],
 ) -> Iterator[Holding]:
     """Yield the locks of the site, each with its own request on the targets of both sides."""
     target, other = before[0].request.target, after[0].request.target
@@ -242,12 +227,11 @@ def _locks(
             continue
         changed = {name for name in ("driver", "base_image") if getattr(target, name) or getattr(other, name)}
         sides = []
-        for side, settings, shipped in (before, after):
+        for side, settings in (before, after):
             overlays = [*overlays_of(lock, path), *settings.catalog]
             moved = {name: getattr(side.request.target, name) for name in (*changed, "date")}
             request = replace(lock.request, target=replace(lock.request.target, **moved))
-            settings_of_lock = replace(settings, catalog=overlays)
-            catalog = catalog_with_image_of(lock, path, settings_of_lock, shipped)
+            catalog = catalog_with_image_of(lock, path, replace(settings, catalog=overlays))
             sides.append(Side(with_inspected_image(catalog, settings.base_image), request))
         follows = {"kernel-driver"} | ({"base-image", "glibc"} if "base_image" in changed else set())
         picks = (pick for pick in lock.picks if pick.name not in follows and not pick.comes_with_image)
@@ -300,15 +284,12 @@ def _python_of(tags: Iterable[Tag]) -> dict[str, str]:
     return {}
 
 
-def _title(before: Side, after: Side, shipped: Path | None) -> str:
+def _title(before: Side, after: Side) -> str:
     pairs: dict[str, list[object]] = {
         "date": [side.request.target.date for side in (before, after)],
         "kernel driver": [_driver(side) for side in (before, after)],
         "base image": [side.request.target.base_image or "any" for side in (before, after)],
-        "facts": [
-            " + ".join((str(first or "shipped"), *side.request.catalogs))
-            for first, side in ((shipped, before), (None, after))
-        ],
+        "facts": [" + ".join(("shipped", *side.request.catalogs)) for side in (before, after)],
     }
     changed = [f"{what} {one} -> {other}" for what, (one, other) in pairs.items() if one != other]
     return "; ".join([title_of(after.request.target), *changed])

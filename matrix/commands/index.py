@@ -144,12 +144,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="remove the directories of unfinished builds, instead of wheels; --older-than counts from the "
         "last attempt",
     )
-    made["prune"].add_argument(
-        "--larger-than",
-        metavar="GIB",
-        type=_gib,
-        help="with --builds: remove the least recently used directories until this size is left",
-    )
     made["yank"].add_argument("what", nargs="+", metavar="WHEEL", help=_WHAT)
     made["yank"].add_argument("--reason", default="", help="the reason, in one sentence")
     made["yank"].add_argument("--undo", action="store_true", help="undo a yank")
@@ -178,13 +172,6 @@ def _days(text: str) -> timedelta:
         if (days := float(text)) >= 0:
             return timedelta(days=days)
     raise argparse.ArgumentTypeError(f"{text!r} is not a number of days")
-
-
-def _gib(text: str) -> float:
-    with suppress(ValueError):
-        if 0 <= (size := float(text)) < math.inf:
-            return size
-    raise argparse.ArgumentTypeError(f"{text!r} is not a size in GiB")
 
 
 def execute(context: Context) -> int:
@@ -369,9 +356,6 @@ def _remove(index: Index, args: argparse.Namespace, console: Console) -> int:
 def _prune(index: Index, args: argparse.Namespace, console: Console) -> int:
     if args.builds:
         return _prune_builds(index, args, console)
-    if args.larger_than is not None:
-        msg = "--larger-than requires --builds."
-        raise UsageError(msg)
     if args.lock is None and args.older_than is None:
         msg = "prune requires --lock, --older-than or both, so that wheels still in use are kept."
         raise UsageError(
@@ -394,11 +378,8 @@ def _prune_builds(index: Index, args: argparse.Namespace, console: Console) -> i
     if args.lock is not None:
         msg = "--builds and --lock cannot be combined: a lock pins wheels."
         raise UsageError(msg)
-    largest = math.inf if args.larger_than is None else args.larger_than * 2**30
-    longest = 0.0 if args.larger_than is None else math.inf
-    if args.older_than is not None:
-        longest = args.older_than.total_seconds()
-    rows = prune(index, longest=longest, largest=largest, dry_run=args.dry_run)
+    longest = args.older_than.total_seconds() if args.older_than is not None else 0.0
+    rows = prune(index, longest=longest, largest=math.inf, dry_run=args.dry_run)
     names = [str(row.path.relative_to(index.root)) for row in rows]
     return _show_removed(index, names, sum(row.size for row in rows), args, console)
 

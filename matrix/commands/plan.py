@@ -11,6 +11,7 @@ from builders.index import Index
 from builders.scheduling.batch import limits_of, needs_of, pack
 from matrix.building.planning import SHORT_KEY, contexts_of_locks, make_plan, tasks_of
 from matrix.command_line.options import (
+    add_build_host_options,
     add_format,
     add_index,
     add_limits,
@@ -18,7 +19,6 @@ from matrix.command_line.options import (
     add_names,
     add_ops,
     add_target_options,
-    add_wheel_options,
     output_path,
 )
 from matrix.input.locking import same_target
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_names(parser, "names", metavar="NAME", help="plan only these, and their build requirements")
     add_locks(parser)
     add_index(parser)
-    add_wheel_options(parser)
+    add_build_host_options(parser)
     add_ops(parser)
     add_limits(parser)
     add_format(parser, ("text", "json", "sbatch"))

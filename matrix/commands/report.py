@@ -20,14 +20,13 @@ from matrix.command_line.options import add_index, add_lock, add_names, add_targ
 from matrix.input.locking import names_target
 from matrix.report.page import ReportPage, TableData, render_page, subtitle_of, wheels_of
 from matrix.show.consequences_text import HEADINGS, summary
-from matrix.show.drawing import svg_of_lock
 from matrix.show.included_json import CheckDocument, DiffDocument
 from matrix.show.json_document import ConflictDocument, conflict_document
 from matrix.show.render import counted, duration
 from matrix.show.resolution_text import last_conflict
 from resolver.answers.graph import PIP, build_graph, edges_of_graph, generations, pick_in
 from resolver.answers.table import ROW_COMPONENTS, Table
-from resolver.errors import MatrixError, ProvenanceError, UsageError
+from resolver.errors import ProvenanceError, UsageError
 from resolver.lock import decode
 from resolver.model import Conflict
 
@@ -103,14 +102,11 @@ def execute(context: Context) -> int:
     conflicts += [last] if last and last not in conflicts else []
     builds = build_records(index) if has_index or index.state.is_dir() else []
     states = {(build.name, build.version): build.state for build in builds}
-    drawing, drawing_error = _drawing(context) if context.has_lock else ("", "")
     report = ReportPage(
         title=f"Compatible versions at {request.target.site} on {request.target.date}",
         subtitle=subtitle_of(table),
         table=data,
         graph=graph_data(context.lock, states) if context.has_lock else None,
-        drawing=drawing,
-        drawing_error=drawing_error,
         timeline=timeline(builds),
         wheels=list(wheels(index)) if has_index else [],
         conflicts=conflicts,
@@ -148,16 +144,6 @@ def _locked(context: Context, request: Request) -> dict[str, str]:
 def _platform_of(request: Request) -> tuple[object, ...]:
     target = request.target
     return target.site, target.backend, target.gfx
-
-
-def _drawing(context: Context) -> tuple[str, str]:
-    """Return the drawing of the lock's graph, or the reason why there is none."""
-    try:
-        svg = svg_of_lock(context.lock)
-    except MatrixError as error:
-        context.console.warning(f"The page has no drawing of the build graph: {error.message}")
-        return "", error.message
-    return svg[svg.index("<svg") :], ""  # HTML has no XML declaration
 
 
 def _absent(*, has_lock: bool, has_index: bool, has_changes: bool) -> list[tuple[str, str]]:

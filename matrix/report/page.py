@@ -51,10 +51,6 @@ class ReportPage(msgspec.Struct, frozen=True, kw_only=True):
     """From `TableData`."""
     graph: dict[str, Any] | None = None
     """From `matrix.commands.report.graph_data`."""
-    drawing: str = ""
-    """The element `svg` of `matrix.show.drawing.draw_svg`."""
-    drawing_error: str = ""
-    """The reason why `drawing` is empty."""
     timeline: Sequence[dict[str, Any]] = ()
     """From `matrix.commands.report.timeline`."""
     wheels: Sequence[dict[str, Any]] = ()
@@ -85,7 +81,6 @@ def render_page(report: ReportPage) -> str:
     scripts = [text.encode("ascii", "backslashreplace").decode() for text in (*libraries, own)]
     page = environment.get_template("report.html.j2").render(
         report=report,
-        drawing=Markup(report.drawing),  # noqa: S704  escaped by Graphviz
         styles=[Markup(style) for style in _styles(report)],  # noqa: S704  files of the package
         scripts=[Markup(script) for script in scripts],  # noqa: S704
         hashes=" ".join(f"'sha256-{_digest(script)}'" for script in scripts),

@@ -16,8 +16,6 @@ class SideDocument(msgspec.Struct, kw_only=True):
     """One side of a comparison: a target and the facts."""
 
     target: Target
-    shipped: str
-    """The directory with the facts that another version of matrix ships; empty for those of this version."""
     catalogs: tuple[str, ...]
 
 

@@ -13,7 +13,6 @@ from builders.index import Index
 from matrix.cli import main
 from matrix.show.consequences_text import consequences_text, summary
 from resolver.consequences import Consequence, RowKey
-from resolver.facts.schema import FOLDER
 from resolver.model import CoreItem
 from tests.support.commands import run, run_json
 
@@ -91,22 +90,6 @@ def test_catalog_is_a_layer_of_after(capsys: Capture, tmp_path: Path) -> None:
     assert "breaks" in {change["effect"] for change in document["consequences"] if change["name"] == "apex"}
     mirror = run_json(capsys, "diff", *SITE, "--from-catalog", "update.toml")
     assert effects(mirror, "package")["apex"] == "possible"
-
-
-def test_other_shipped_facts_are_those_of_before(capsys: Capture, tmp_path: Path) -> None:
-    for path in Path(FOLDER).rglob("*.toml"):
-        copy = tmp_path / "old" / path.relative_to(FOLDER)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(path.read_text("utf-8").replace('driver = "6.3"\nglibc', 'driver = "6.0"\nglibc'))
-    write_lock(capsys, "matrix.lock", "torch==2.10.0+rocm7.0")
-    document = run_json(capsys, "diff", *SITE, "--from-shipped", "old")
-    assert document["before"]["shipped"] == "old"
-    assert effects(document, "lock") == {"matrix.lock": "possible"}
-    torch = next(change for change in document["consequences"] if change["name"] == "torch 2.10.0+rocm7.0")
-    assert torch["effect"] == "possible"
-    assert [fact["text"] for fact in torch["now"]] == [
-        "lumi-g has kernel driver 6.3 on 2026-06-01 (since 2026-01-01)"
-    ]
 
 
 def test_own_lock_is_checked(capsys: Capture) -> None:

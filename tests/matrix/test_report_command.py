@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +11,11 @@ import pytest
 
 from builders.index import Index
 from matrix.cli import main
-from matrix.show import drawing
 from tests.support.installed import Tree
 from tests.support.tiny import tiny_wheel
 
 if TYPE_CHECKING:
-    from networkx import DiGraph
+    pass
 
 pytestmark = pytest.mark.usefixtures("libraries", "own_cache")
 
@@ -70,30 +68,6 @@ def test_row_of_other_target_is_not_marked_as_locked() -> None:
     assert data()["table"]["rows"]
     assert data()["table"]["locked"] is None
     assert "the row of the lock" not in Path("report.html").read_text()
-
-
-def test_drawing_is_the_one_of_graph_svg(monkeypatch: pytest.MonkeyPatch) -> None:
-    def draw(graph: DiGraph[str], title: str) -> str:
-        return f"<?xml version='1.0'?>\n<svg>{escape(drawing.draw_dot(graph, title))}</svg>"
-
-    monkeypatch.setattr(drawing, "draw_svg", draw)
-    assert main(["resolve", "apex", "deepspeed", "python==3.12", *ON_LUMI]) == 0
-    assert main(["graph", "--format", "svg", "-o", "graph.svg"]) == 0
-    assert main(["report"]) == 0
-    svg = Path("graph.svg").read_text().partition("\n")[2].strip()
-    assert "undeclared" in svg
-    assert f">{svg}</div>" in Path("report.html").read_text()
-
-
-def test_report_without_graphviz_has_the_list_only(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    assert main(["resolve", "apex", "python==3.12", *ON_LUMI]) == 0
-    monkeypatch.setenv("PATH", "")
-    assert main(["report"]) == 0
-    assert "no drawing of the build graph: SVG output requires Graphviz" in capsys.readouterr().err
-    html = Path("report.html").read_text()
-    assert "There is no drawing: SVG output requires Graphviz" in html
-    assert "<details open><summary>As a list" in html
-    assert "<svg" not in html
 
 
 @pytest.mark.slow
