@@ -50,9 +50,36 @@ def expand_gfx_flags(arguments: Iterable[str]) -> list[str]:
     return expanded
 
 
-def add_target_options(parser: argparse.ArgumentParser, *, resolves: bool = True) -> None:
-    """Add the options that describe the target, and those that only a command that may resolve needs."""
-    group = add_site_options(parser)
+def add_target_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that describe the target."""
+    group = parser.add_argument_group("target")
+    group.add_argument(
+        "--site",
+        metavar="NAME|FILE",
+        type=nonempty,
+        help="a site of the catalog, or a TOML file that defines a site (default: lumi-g; local for the CPU "
+        "backend and for GPU architectures that lumi-g does not have)",
+    )
+    group.add_argument(
+        "--date",
+        "--exclude-newer",
+        metavar="YYYY-MM-DD",
+        type=date,
+        help="the site, the releases and the package indexes as of that day (default: today)",
+    )
+    group.add_argument("--backend", choices=("rocm", "cpu"), help="default: the site's")
+    group.add_argument(
+        "--gfx",
+        metavar="A,B",
+        type=names,
+        action="extend",
+        help="GPU architectures (default: the site's); each is also a flag: --gfx90a",
+    )
+    group.add_argument(
+        "--driver", metavar="VERSION", type=nonempty, help="AMD kernel driver (default: the site's)"
+    )
+    add_base_image(group)
+    add_catalog(group)
     group.add_argument("--rocm", metavar="SPEC", type=nonempty, help="ROCm, such as 6.2 or '>=6.2,<6.5'")
     group.add_argument("--python", metavar="SPEC", type=nonempty, help="Python, such as 3.12")
     group.add_argument(
@@ -60,8 +87,6 @@ def add_target_options(parser: argparse.ArgumentParser, *, resolves: bool = True
         choices=("advised", "newest", "proven", "oldest"),
         help="which of several solutions to choose; advised (default): as the site advises, then newest",
     )
-    if not resolves:
-        return
     group.add_argument(
         "--no-prebuilt",
         action="store_true",
@@ -113,39 +138,6 @@ def add_index_access(parser: argparse.ArgumentParser) -> None:
         "(first-index, the default), or all of them, as pip does (unsafe-best-match)",
     )
     group.add_argument("--offline", action="store_true", help="use the cache only")
-
-
-def add_site_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the target options that name a site, a driver, GPU architectures or a base image."""
-    group = parser.add_argument_group("target")
-    group.add_argument(
-        "--site",
-        metavar="NAME|FILE",
-        type=nonempty,
-        help="a site of the catalog, or a TOML file that defines a site (default: lumi-g; local for the CPU "
-        "backend and for GPU architectures that lumi-g does not have)",
-    )
-    group.add_argument(
-        "--date",
-        "--exclude-newer",
-        metavar="YYYY-MM-DD",
-        type=date,
-        help="the site, the releases and the package indexes as of that day (default: today)",
-    )
-    group.add_argument("--backend", choices=("rocm", "cpu"), help="default: the site's")
-    group.add_argument(
-        "--gfx",
-        metavar="A,B",
-        type=names,
-        action="extend",
-        help="GPU architectures (default: the site's); each is also a flag: --gfx90a",
-    )
-    group.add_argument(
-        "--driver", metavar="VERSION", type=nonempty, help="AMD kernel driver (default: the site's)"
-    )
-    add_base_image(group)
-    add_catalog(group)
-    return group
 
 
 def add_base_image(parser: argparse._ActionsContainer) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+import msgspec
 from msgspec.structs import replace
 from packaging.utils import parse_wheel_filename
 
@@ -24,7 +25,7 @@ from matrix.reading.installed import is_environment
 from matrix.reading.items import Item
 from matrix.reading.recognise import read
 from matrix.show.consequences_text import consequences_text, summary
-from matrix.show.included_json import DiffDocument, SideDocument
+from matrix.show.json_document import JsonDocument
 from matrix.show.resolution_text import title_of
 from resolver.answers.table import ROW_COMPONENTS
 from resolver.compiling.problem_builder import window_of
@@ -40,7 +41,7 @@ from resolver.consequences import (
 )
 from resolver.errors import UsageError
 from resolver.lock import read_lock
-from resolver.model import CoreItem
+from resolver.model import CoreItem, Target
 from resolver.requirements import PAIRED_WITH_TORCH
 from resolver.versions import built_for, minor
 
@@ -59,6 +60,22 @@ EXAMPLE = "matrix diff --site lumi-g --driver 30.10"
 
 _PAIR = 2
 _PLATFORM = ("rocm", "glibc", "libstdc++", "os", "mpi")
+
+
+class SideDocument(msgspec.Struct, kw_only=True):
+    """One side of a comparison: a target and the facts."""
+
+    target: Target
+    catalogs: tuple[str, ...]
+
+
+class DiffDocument(JsonDocument, kw_only=True):
+    """The consequences of a change."""
+
+    status: Literal["ok", "breaks"]
+    before: SideDocument
+    after: SideDocument
+    consequences: list[Consequence]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -51,15 +51,11 @@ class ReportPage(msgspec.Struct, frozen=True, kw_only=True):
     """From `TableData`."""
     graph: dict[str, Any] | None = None
     """From `matrix.commands.report.graph_data`."""
-    timeline: Sequence[dict[str, Any]] = ()
-    """From `matrix.commands.report.timeline`."""
+    builds: Sequence[dict[str, Any]] = ()
+    """The records of builds."""
     wheels: Sequence[dict[str, Any]] = ()
     """From `matrix.commands.report.wheels`."""
-    conflicts: Sequence[ConflictDocument] = ()
-    checks: Sequence[msgspec.Struct] = ()
-    """Judgements of `matrix check`."""
-    changes: Sequence[dict[str, Any]] = ()
-    """Output of `matrix diff`, with its consequences by effect."""
+    conflict: ConflictDocument | None = None
     absent: Sequence[tuple[str, str]] = ()
     """The sections without data, each with the command that provides the data."""
 
