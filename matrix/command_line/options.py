@@ -20,7 +20,7 @@ from resolver.versions import shorten
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from matrix.show.console import Console
+    from resolver.reporter import Reporter
 
 
 EXIT_CODES = (
@@ -360,7 +360,7 @@ def add_limits(parser: argparse.ArgumentParser, *, offline: bool = True) -> None
     )
 
 
-def stop_time(console: Console) -> float | None:
+def stop_time(console: Reporter) -> float | None:
     """Return when to stop in this Slurm job, in seconds since the epoch; None if that is unknown.
 
     Not every release of Slurm sets ``SLURM_JOB_END_TIME``.
