@@ -205,15 +205,18 @@ def read_lock(path: str | Path = "matrix.lock") -> Resolution:
 
 
 def write_lock(resolution: Resolution, path: str | Path = "matrix.lock") -> None:
-    """Write a resolution to a lock file, atomically.
+    """Write a resolution to a lock file, atomically; it counts as a lock that this user wrote.
 
     Raise `OSError` if the file cannot be written.
     """
     from builders.containers.image import with_cached_digest
     from builders.storage.files import write_atomic
+    from matrix.building.locked import note_own
     from resolver.lock import dumps
 
-    write_atomic(Path(path), dumps(with_cached_digest(resolution)))
+    text = dumps(with_cached_digest(resolution))
+    write_atomic(Path(path), text)
+    note_own(text)
 
 
 def build(

@@ -36,7 +36,7 @@ _TYPOS = 2
 """Typos in a short command or value for which a correction is suggested."""
 _GROUPS = {
     "from requirements to an environment": (
-        "resolve", "build-wheels", "build-container", "env", "check", "explain", "table",
+        "resolve", "add", "remove", "build-wheels", "build-container", "env", "check", "explain", "table",
         "graph", "diff",
     ),
     "build farms": ("plan", "build-one", "builds", "fetch", "index", "report"),

@@ -77,11 +77,15 @@ class UsageError(MatrixError):
 
 
 class NoVersionError(UsageError):
-    """No known version matches a requirement on the distribution `name`."""
+    """No known version matches a requirement on the distribution `name`.
 
-    def __init__(self, message: str, name: str, *, hint: str = "") -> None:
+    It `is_published` if the indexes have the project, were read completely, and have no such release.
+    """
+
+    def __init__(self, message: str, name: str, *, hint: str = "", is_published: bool = False) -> None:
         super().__init__(message, hint=hint)
         self.name = name
+        self.is_published = is_published
 
 
 class CatalogError(UsageError):

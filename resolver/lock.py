@@ -16,7 +16,7 @@ import msgspec
 
 from resolver.errors import LockError, UsageError
 from resolver.model import SCHEMA, Notice, Requirement, Resolution
-from resolver.requirements import parse_requirement
+from resolver.requirements import parse_requirement, version_in
 from resolver.texts import check_texts, explained, is_url, printable, quoted_url, read_text
 from resolver.versions import is_version
 
@@ -146,6 +146,11 @@ def _converted(data: dict[str, Any], problem: str, *, hint: str) -> Resolution:
                 f"{problem}: picks[{number}].version is {printable(pick.version)!r}, which is not a version."
             )
             raise LockError(msg, hint=hint)
+        for file in pick.files:
+            if not is_version(version_in(file.name, pick.name) or ""):
+                why = f"is not the name of a wheel or an sdist of {pick.name}"
+                msg = f"{problem}: {printable(file.name)!r}, a file of picks[{number}], {why}."
+                raise LockError(msg, hint=hint)
     return resolution
 
 

@@ -25,6 +25,7 @@ _PLAIN = re.compile(
 )
 _SLIP = rf"{_NAME}\s*(?P<operator>=[<>]?|:|\s)\s*v?(?P<version>\d[A-Za-z0-9.*+]*)\s*"
 """A requirement with a wrong operator, such as ``torch=2.9`` (conda), ``torch 2.9`` or ``torch=>2.9``."""
+SDIST_ENDINGS = (".tar.gz", ".zip", ".tgz", ".tar.bz2", ".tar.xz")
 _SEPARATORS = re.compile(r"[-_.]+")
 _ROCM_PACKAGE = re.compile(
     r"(?P<release>rocm|rocm-sdk(?:-.+)?|rocm-profiler)|rocm-bootstrap|rocm-kpack|amd-[a-z]+-device(?:-.+)?"
@@ -47,6 +48,38 @@ def normalize_name(name: str) -> str:
     'flash-attn'
     """
     return _SEPARATORS.sub("-", name).lower()
+
+
+def is_name_of(text: str, project: str) -> bool:
+    """Return whether a text is a spelling of a normalized name."""
+    return text == project or (len(text) >= len(project) and normalize_name(text) == project)
+
+
+def version_in(filename: str, project: str) -> str | None:
+    """Return the version in the name of a wheel or sdist; None if it is not of that (normalized) project.
+
+    >>> version_in("Flash_Attn-2.8.3+rocm6.4-cp312-cp312-linux_x86_64.whl", "flash-attn")
+    '2.8.3+rocm6.4'
+    >>> [version_in("python-dateutil-2.9.tar.gz", project) for project in ("python-dateutil", "python")]
+    ['2.9', 'dateutil-2.9']
+    """
+    if filename.endswith(".whl"):
+        parts = filename[:-4].split("-")
+        if len(parts) == 6:  # noqa: PLR2004  with a build tag
+            if not parts[2][:1].isdigit():
+                return None
+        elif len(parts) != 5:  # noqa: PLR2004
+            return None
+        return parts[1].replace("_", "-") if is_name_of(parts[0], project) and all(parts) else None
+    if not filename.endswith(SDIST_ENDINGS):
+        return None
+    stem = filename.rpartition(".")[0].removesuffix(".tar")
+    cut = stem.find("-")
+    while cut != -1:
+        if is_name_of(stem[:cut], project):
+            return stem[cut + 1 :]
+        cut = stem.find("-", cut + 1)
+    return None
 
 
 @lru_cache(maxsize=65536)

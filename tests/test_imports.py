@@ -71,7 +71,8 @@ def is_heavy(module: str) -> bool:
 
 def test_functions_import_heavy_libraries_only_except_at_start_up(tmp_path: Path) -> None:
     (tmp_path / "simple").mkdir()
-    options = ["--no-lock", "-q", "--index-url", (tmp_path / "simple").as_uri()]
+    options = ["torch", "apex", "deepspeed", "flash-attn", "bitsandbytes"]
+    options += ["--no-lock", "-q", "--index-url", (tmp_path / "simple").as_uri()]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", START_UP, "resolve", *options],

@@ -23,7 +23,7 @@ from elftools.elf.gnuversions import GNUVerDefSection, GNUVerNeedSection
 from builders.wheels.wheel import DamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from builders.wheels.wheel import Content
 
@@ -38,7 +38,7 @@ _GLIBC_NAME = re.compile(rb"GLIBC_2\.\d+(?:\.\d+)?")
 _NAME = re.compile(rb"[\x21-\x7e]+")
 _LIBRARY = re.compile(rb"lib[\w.+-]*\.so(?:\.[\w-]+)*")
 _ELF_64 = b"\x7fELF\x02\x01"  # 64 bits, little-endian
-_ELF_HEADER, _SECTION_HEADER = 64, 64  # bytes
+_ELF_HEADER, _SECTION_HEADER, _SMALLEST_VERSION = 64, 64, 16  # bytes
 _DATA, _STRINGS, _ALLOCATED = 1, 3, 2  # SHT_PROGBITS, SHT_STRTAB, SHF_ALLOC
 _CUDA_ALIGNMENT, _HIP_ALIGNMENT = 8, 4096
 _SMALLEST_CODE = 1 << 12  # bytes
@@ -300,7 +300,7 @@ def _read(path: str, data: Content, stream: _CountedReader, budget: Budget) -> S
         elif isinstance(section, GNUVerNeedSection | GNUVerDefSection):
             needed = isinstance(section, GNUVerNeedSection)
             read.setdefault("table of versions", set()).update([start] if needed else [])
-            for name in (str(each.name) for _, names in section.iter_versions() for each in names):
+            for name in _versions_in(section, size):
                 add_version(versions if needed else defines, name)
     if ".dynsym" in sections:
         read["table of symbols"] = {sections[".dynsym"][0]}
@@ -322,6 +322,14 @@ def _read(path: str, data: Content, stream: _CountedReader, budget: Budget) -> S
         gpu_section=None if _ARCHIVE_SECTION in sections else sections.get(_GPU_SECTION),
         code_in_archives=_ARCHIVE_SECTION in sections,
     )
+
+
+def _versions_in(section: GNUVerNeedSection | GNUVerDefSection, size: int) -> Iterator[str]:
+    """Yield the symbol versions in a section of some bytes."""
+    if int(section["sh_info"]) * _SMALLEST_VERSION > size:
+        raise DamagedError(f"its section {section.name} does not have as many versions as it states")
+    for _, names in section.iter_versions():
+        yield from (str(each.name) for each in names)
 
 
 def _compare_with_loader(

@@ -8,9 +8,6 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-from elftools.elf.gnuversions import GNUVerDefSection
 
 from builders.audit.elf import read_object
 from builders.wheels.wheel import DamagedError
@@ -115,18 +112,6 @@ def literals(source: bytes) -> dict[str, Any]:
                 except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
                     continue
     return values
-
-
-def defined_versions(path: Path) -> list[str]:
-    """Return the symbol versions that a library defines, such as ``GLIBCXX_3.4.30``."""
-    try:
-        with path.open("rb") as file:
-            section = ELFFile(file).get_section_by_name(".gnu.version_d")
-            if not isinstance(section, GNUVerDefSection):
-                return []
-            return [str(each.name) for _, names in section.iter_versions() for each in names]
-    except (OSError, ELFError) as error:
-        raise UsageError(f"Cannot read {path}: {error}.") from None
 
 
 def image_provider(facts: Mapping[str, object]) -> LibraryProvider:

@@ -1,9 +1,9 @@
 """Read the files of an image or of a directory, without starting anything in it.
 
-A SIF or squashfs is listed and unpacked by ``unsquashfs`` of squashfs-tools, in the sandbox for untrusted
-programs; an archive of podman or docker, or an OCI layout, is read layer by layer, the last layer first.
-Only the requested files are unpacked, a part at a time, so that little memory and disk is needed however
-large the image is.
+A SIF or squashfs is read by `builders.containers.squashfs`; an archive of podman or docker, or an OCI layout,
+layer by layer, the last layer first. Only the requested files are unpacked, one at a time and under a name of
+our own, so that little memory and disk is needed however large the image is, and no name or link in it can
+lead to a file of this machine.
 
 Layouts: pkg/sif/sif.go and descriptor.go of sylabs/sif (SIF), opencontainers/image-spec (layers, whiteouts).
 """
@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import os
 import posixpath
-import re
 import shutil
-import stat
 import struct
 import sys
 import tarfile
@@ -27,9 +26,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from builders.containers.image import SIF_HEADER, form_of
-from builders.containers.runtime import Bind, HostRuntime, View, run_in
+from builders.containers.squashfs import Squashfs
 from builders.storage.lease import TemporaryDirectory
-from resolver.errors import CommandError, EnvironmentLacksError
+from resolver.errors import EnvironmentLacksError
 from resolver.texts import printable
 
 if sys.version_info >= (3, 14):
@@ -38,7 +37,8 @@ else:
     from backports import zstd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Self
 
     Open = Callable[[], IO[bytes] | None]
 
@@ -48,25 +48,25 @@ _DESCRIPTOR = struct.Struct("<i?IIIqqqqqqq128s384s")
 _PARTITION = struct.Struct("<ii")
 _OF_PARTITION, _SQUASHFS, _ENCRYPTED, _PRIMARY = 0x4004, 1, 5, 2
 _MOST_DESCRIPTORS = 1024
-_LISTED = re.compile(
-    rb"([-dlbcps])[\w-]{9} +\d+/\d+ +(\d+|\d+, *\d+) \d{4}-\d\d-\d\d \d\d:\d\d squashfs-root(/.*)"
-)
-"""A line of ``unsquashfs -lln``."""
-_NOT_FATAL = 2
-"""Exit code of unsquashfs if it could not set attributes."""
-_BATCH = 1 << 28  # bytes that are unpacked at a time
 _MOST_FILES = 5_000_000
-_LARGEST_LISTING = 1 << 30
-_LONGEST = 3600.0  # seconds for a part
 _LARGEST_MANIFEST = 1 << 22
-_MOST_UNPACKED = 1 << 38  # bytes of all layers
+_MOST_UNPACKED = 1 << 38  # bytes of all layers, or of the requested files of a squashfs
+_SMALL_UNPACKED, _MOST_RATIO = 1 << 30, 100
+"""Layers up to this size in bytes may be compressed at any ratio, and larger ones at this one."""
+_DEEPEST_INDEX = 8
+_LONGEST_PATH = 4096  # characters, as in Linux
+_LARGEST_HEADER = 1 << 20  # bytes of an extended header of a member
+_EXTENDED = (
+    tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)  # fmt: skip
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _CHUNK = 1 << 20
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
 _DAMAGE = (
-    tarfile.TarError, zstd.ZstdError, zlib.error, struct.error, EOFError, OSError, ValueError, LookupError,
-    TypeError, AttributeError, OverflowError, RecursionError,
+    tarfile.TarError, zstd.ZstdError, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, ValueError,
+    LookupError, TypeError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
 """What damaged or hostile images cause."""
 
@@ -84,12 +84,11 @@ class ImageFile(NamedTuple):
     """Where its content is, until the next file is read; None for a link or a file that is not wanted."""
 
 
-def files_of(path: Path, wanted: Callable[[str], bool], log: Path) -> Iterator[ImageFile]:
+def files_of(path: Path, wanted: Callable[[str], bool]) -> Iterator[ImageFile]:
     """Yield every regular file and symbolic link, with the content of the files whose path is wanted.
 
-    `path` is an image, or a directory such as that of a virtual environment. `log` gets the output of
-    unsquashfs. Raise `UsageError` if it is no image, and `EnvironmentLacksError` if it cannot be read: it is
-    encrypted or damaged, or unsquashfs is not installed.
+    `path` is an image, or a directory such as that of a virtual environment. Raise `UsageError` if it is no
+    image, and `EnvironmentLacksError` if it cannot be read because it is encrypted, damaged or too large.
     """
     has_layers = _has_layers(path)
     if path.is_dir() and not has_layers:
@@ -101,7 +100,7 @@ def files_of(path: Path, wanted: Callable[[str], bool], log: Path) -> Iterator[I
             yield from _of_layers(path, wanted)
         else:
             offset = _partition(path) if form_of(path) == "sif" else 0
-            yield from _of_squashfs(path, offset, wanted, log)
+            yield from _of_squashfs(path, offset, wanted)
     except _DAMAGE as error:
         msg = f"Cannot read {path}: {printable(str(error)) or type(error).__name__}."
         raise EnvironmentLacksError(msg, hint="It may be incomplete. Copy or download it again.") from None
@@ -113,7 +112,7 @@ def how_read(path: Path) -> str:
         return "its layers were read without starting it"
     if path.is_dir():
         return "its files were read"
-    return "its file system (unsquashfs) was read without starting it"
+    return "its file system was read without starting it"
 
 
 def _has_layers(path: Path) -> bool:
@@ -178,86 +177,32 @@ def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
     return data
 
 
-def _of_squashfs(path: Path, offset: int, wanted: Callable[[str], bool], log: Path) -> Iterator[ImageFile]:
-    if shutil.which("unsquashfs") is None:
-        msg = f"unsquashfs is needed to read {path} without starting it, but is not on PATH."
-        raise EnvironmentLacksError(msg, hint="Install squashfs-tools.")
-    chosen: list[tuple[str, int]] = []
-    for file in _listed(path, offset):
-        if not file.link and wanted(file.path):
-            chosen.append((file.path, file.size))
-        else:
-            yield file
-    for batch in _batches(chosen):
-        with TemporaryDirectory() as folder:
-            names = folder.root / "names"
-            names.write_bytes(b"".join(os.fsencode(name[1:]) + b"\n" for name, _ in batch))
-            out = folder.root / "out"
-            few = ["-n", "-q", "-no-xattrs", "-no-wild", "-p", "2", "-da", "32", "-fr", "32"]
-            arguments = [*few, "-o", str(offset), "-d", str(out), "-ef", str(names), str(path)]
-            _unsquash(path, folder.root, log, arguments)
-            for name, size in batch:
-                at = out / name[1:]
-                if not stat.S_ISREG(at.lstat().st_mode):
-                    msg = f"{printable(name)} is not the file that is listed"
-                    raise ValueError(msg)
-                yield ImageFile(name, size, at=at)
-
-
-def _listed(path: Path, offset: int) -> Iterator[ImageFile]:
-    """Yield the files and links of a squashfs, without their content."""
-    with TemporaryDirectory() as folder:
-        listing = folder.root / "listing"
-        _unsquash(path, folder.root, listing, ["-lln", "-o", str(offset), str(path)])
-        if listing.stat().st_size > _LARGEST_LISTING:
-            msg = "it has more files than any real image"
-            raise ValueError(msg)
-        with listing.open("rb") as lines:
-            for line in lines:
-                match = _LISTED.fullmatch(line.rstrip(b"\n"))
-                if match and match[1] == b"l":
-                    name, _, target = os.fsdecode(match[3]).partition(" -> ")
-                    yield ImageFile(name, link=target)
-                elif match and match[1] == b"-":
-                    yield ImageFile(os.fsdecode(match[3]), int(match[2]))
-
-
-def _unsquash(path: Path, folder: Path, log: Path, arguments: Sequence[str]) -> None:
-    """Run unsquashfs in the sandbox, where only the given directory can be written."""
-    view = View(binds=[Bind(path), Bind(folder, writable=True)], untrusted=True)
-    try:
-        run_in(
-            HostRuntime(), ["unsquashfs", *arguments], view, what=f"Reading {path}", log=log, timeout=_LONGEST
-        )
-    except CommandError as error:
-        if error.code == _NOT_FATAL:  # root cannot give files to users that its namespace does not have
-            return
-        why = f": {printable(error.lines[-1])}" if error.lines else ""
-        msg = f"Cannot read {path}: unsquashfs failed{why}."
-        hint = "It may be damaged. Copy or download it again."
-        raise EnvironmentLacksError(msg, hint=hint) from None
-
-
-def _batches(files: Iterable[tuple[str, int]]) -> Iterator[list[tuple[str, int]]]:
-    """Return files in groups whose size together is limited, unless one file alone is larger."""
-    batch: list[tuple[str, int]] = []
-    total = 0
-    for name, size in files:
-        if batch and total + size > _BATCH:
-            yield batch
-            batch, total = [], 0
-        batch.append((name, size))
-        total += size
-    if batch:
-        yield batch
+def _of_squashfs(path: Path, offset: int, wanted: Callable[[str], bool]) -> Iterator[ImageFile]:
+    limit = _Limit(_MOST_UNPACKED)
+    with path.open("rb") as file, TemporaryDirectory() as folder:
+        content = folder.root / "content"
+        image = Squashfs(file, offset)
+        for entry in image.entries():
+            limit.count_file(entry.path, entry.link)
+            if entry.link or not wanted(entry.path):
+                yield ImageFile(entry.path, entry.size, entry.link)
+                continue
+            limit.spend(entry.size)
+            content.unlink(missing_ok=True)  # ext4 writes a file to disk that is emptied and written again
+            with content.open("xb") as sink:
+                for chunk in image.chunks(entry):
+                    sink.seek(chunk, os.SEEK_CUR) if isinstance(chunk, int) else sink.write(chunk)
+                sink.truncate(entry.size)
+            yield ImageFile(entry.path, entry.size, at=content)
 
 
 def _of_layers(path: Path, wanted: Callable[[str], bool]) -> Iterator[ImageFile]:
     """Yield the files of an image with layers, and the variables of its configuration."""
     seen: set[str] = set()
-    hidden: set[str] = set()
-    """Directories that a later layer replaced."""
-    counted = _Counted(_MOST_UNPACKED)
+    hidden = set(_UNSTABLE)
+    """Also the directories that a later layer replaced."""
+    packed = sum(file.lstat().st_size for file in path.rglob("*")) if path.is_dir() else path.stat().st_size
+    limit = _Limit(min(_MOST_UNPACKED, max(_SMALL_UNPACKED, _MOST_RATIO * packed)))
     with _members(path) as members, TemporaryDirectory() as folder:
         config, layers = _layers(members)
         variables = (config.get("config") or {}).get("Env") or []
@@ -265,8 +210,8 @@ def _of_layers(path: Path, wanted: Callable[[str], bool]) -> Iterator[ImageFile]
         content.write_text("".join(f"export {line}\n" for line in map(str, variables)))
         yield ImageFile(VARIABLES, content.stat().st_size, at=content)
         for name in reversed(layers):
-            with _layer(members[name], name, counted) as layer:
-                yield from _of_layer(layer, wanted, content, seen, hidden)
+            with _layer(members[name], name, limit) as layer:
+                yield from _of_layer(layer, wanted, content, seen, hidden, limit=limit)
 
 
 VARIABLES = "/.singularity.d/env/00-image.sh"
@@ -280,7 +225,7 @@ def _members(path: Path) -> Iterator[dict[str, Open]]:
         files = (file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
         yield {str(file.relative_to(path)): cast("Open", partial(file.open, "rb")) for file in files}
         return
-    with tarfile.open(path, "r:") as archive:
+    with tarfile.open(path, "r:", tarinfo=_Member) as archive:
         yield {member.name.removeprefix("./"): partial(archive.extractfile, member) for member in archive}
 
 
@@ -301,13 +246,14 @@ def _layers(members: Mapping[str, Open]) -> tuple[dict[str, Any], list[str]]:
         (first, *_) = read("manifest.json")
         return read(first["Config"]), first["Layers"]
     manifest = read("index.json")
-    while "manifests" in manifest:
-        manifest = read(blob(manifest["manifests"][0]))
+    for _ in range(_DEEPEST_INDEX):
+        if "manifests" in manifest:
+            manifest = read(blob(manifest["manifests"][0]))
     return read(blob(manifest["config"])), [blob(row) for row in manifest["layers"]]
 
 
 @contextmanager
-def _layer(open_: Open, name: str, counted: _Counted) -> Iterator[tarfile.TarFile]:
+def _layer(open_: Open, name: str, limit: _Limit) -> Iterator[tarfile.TarFile]:
     file = open_()
     if file is None:
         msg = f"its layer {name} is not a file"
@@ -316,44 +262,75 @@ def _layer(open_: Open, name: str, counted: _Counted) -> Iterator[tarfile.TarFil
     file.seek(0)
     opener = zstd.open if start == _ZSTD else gzip.open if start.startswith(_GZIP) else nullcontext
     with file, opener(file) as source:
-        counted.source = cast("BinaryIO", source)
-        with tarfile.open(fileobj=cast("IO[bytes]", counted), mode="r|") as layer:
+        limit.source = cast("BinaryIO", source)
+        with tarfile.open(fileobj=cast("IO[bytes]", limit), mode="r|", tarinfo=_Member) as layer:
             yield layer
 
 
-class _Counted:
-    """A stream of one layer after another that limits how much is read from all of them."""
+class _Member(tarfile.TarInfo):
+    """A member whose extended headers, which tarfile reads as a whole, are limited."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        member = super().frombuf(buf, encoding, errors)
+        if member.type in _EXTENDED and member.size > _LARGEST_HEADER:
+            msg = f"a header of it has {member.size:,} bytes"
+            raise ValueError(msg)
+        return member
+
+
+class _Limit:
+    """Limits of the files of an image and of the bytes that are unpacked; also a stream of its layers."""
 
     source: BinaryIO
+    """The layer that is read."""
 
     def __init__(self, most: int) -> None:
-        self._left = most
+        self._files, self._bytes = _MOST_FILES, most
 
     def read(self, size: int) -> bytes:
         data = self.source.read(size)
-        self._left -= len(data)
-        if self._left < 0:
-            msg = "its layers are larger than those of any real image"
-            raise ValueError(msg)
+        self.spend(len(data))
         return data
+
+    def spend(self, size: int) -> None:
+        """Count bytes that are unpacked."""
+        self._bytes -= size
+        if self._bytes < 0:
+            msg = "it unpacks to more than any real image of its size"
+            raise ValueError(msg)
+
+    def count_file(self, path: str, link: str) -> None:
+        """Count a file, and check the length of its path and of the target of its link."""
+        self._files -= 1
+        if self._files < 0:
+            msg = "it has more files than any real image"
+            raise ValueError(msg)
+        if max(len(path), len(link)) > _LONGEST_PATH:
+            msg = f"a path in it has {max(len(path), len(link)):,} characters"
+            raise ValueError(msg)
 
 
 def _of_layer(
-    layer: tarfile.TarFile, wanted: Callable[[str], bool], content: Path, seen: set[str], hidden: set[str]
+    layer: tarfile.TarFile,
+    wanted: Callable[[str], bool],
+    content: Path,
+    seen: set[str],
+    hidden: set[str],
+    *,
+    limit: _Limit,
 ) -> Iterator[ImageFile]:
     """Yield the files of a layer that no later layer has replaced or removed."""
     removed: set[str] = set()
     for member in layer:
-        if len(seen) > _MOST_FILES:
-            msg = "it has more files than any real image"
-            raise ValueError(msg)
+        limit.count_file(member.name, member.linkname)
         layer.members = []  # type: ignore[attr-defined]  # otherwise it keeps all of them
         path = posixpath.normpath(f"/{member.name}")
         folder, _, name = path.rpartition("/")
         if name.startswith(_WHITEOUT):
             removed.add(folder if name == _OPAQUE else f"{folder}/{name.removeprefix(_WHITEOUT)}")
             continue
-        is_old = path in seen or _is_below(path, hidden) or path.startswith(_UNSTABLE)
+        is_old = path in seen or _is_below(path, hidden)
         if is_old or not (member.isfile() or member.issym() or member.islnk()):
             continue
         seen.add(path)
@@ -362,7 +339,9 @@ def _of_layer(
             continue
         is_wanted = wanted(path)
         if is_wanted:
-            with content.open("wb") as sink:
+            limit.spend(member.size)  # a sparse member has more bytes than its layer
+            content.unlink()
+            with content.open("xb") as sink:
                 shutil.copyfileobj(cast("BinaryIO", layer.extractfile(member)), sink, _CHUNK)
         yield ImageFile(path, member.size, at=content if is_wanted else None)
     hidden |= removed

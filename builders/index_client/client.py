@@ -33,7 +33,7 @@ from builders.storage.files import cache_root
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.indexes import File, Metadata, Project
 from resolver.reporter import SILENT
-from resolver.requirements import normalize_name
+from resolver.requirements import normalize_name, version_in
 from resolver.versions import built_for, sort_key
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class IndexClient:
     def metadata(self, files: Sequence[File]) -> Metadata | None:
         """Return the metadata of a release; see `resolver.indexes.PackageIndexes`."""
         for file in _candidates(files):
-            metadata = self._metadata.get(file.url, lambda file=file: self._load_metadata(file))  # type: ignore[misc]
+            metadata = self._metadata.get(_source(file), lambda file=file: self._load_metadata(file))  # type: ignore[misc]
             if metadata is not None:
                 return metadata
         return None
@@ -162,13 +162,13 @@ class IndexClient:
 
         if not may_be_compiled(file, metadata):
             return None
-        return self._contents.get(file.url, lambda: self._load_content(file))
+        return self._contents.get(_source(file), lambda: self._load_content(file))
 
     def _load_content(self, file: File) -> Content | None:
         from builders.gpu import RULES, STORED
 
         local = self._local(file.url)
-        path = self._cache / "content" / f"{RULES}-{_identity(file, local)}.msgpack"
+        path = self._cache / "content" / f"{RULES}-{self._identity(file, local)}.msgpack"
         with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
             return STORED.decode(path.read_bytes())
         if local is None and self._offline:
@@ -198,7 +198,7 @@ class IndexClient:
         )
         reference = reader.read(name, url)
         metadata, file = reference.metadata, reference.file
-        self._metadata.get(file.url, lambda: metadata)
+        self._metadata.get(_source(file), lambda: metadata)
         return Project(metadata.name, stored.listed([(metadata.version, [file])]))
 
     def is_cached(self, name: str) -> bool:
@@ -384,14 +384,20 @@ class IndexClient:
             from builders.pyproject import static_metadata
 
             return static_metadata(local)
-        path = self._cache / "metadata" / f"{_identity(file, local)}.msgpack"
-        cached = _cached_metadata(path, file)
+        path = self._cache / "metadata" / f"{self._identity(file, local)}.msgpack"
+        # A metadata file with a stated hash (PEP 714) is the same on every index.
+        verified = path
+        if local is None and file.metadata_sha256:
+            verified = path.with_name(f"{_digest(file.name, file.metadata_sha256)}.msgpack")
+        cached = _cached_metadata(verified, file)
+        if cached is None and verified is not path:
+            cached = _cached_metadata(path, file)
         if isinstance(cached, Metadata):
             return cached
         if local is None and self._offline:
             _raise_cached(cached, file)
             return None
-        from builders.index_client.metadata import read
+        from builders.index_client.metadata import METADATA_FILE, read
 
         try:
             metadata = self._read(read, file, local)
@@ -400,6 +406,8 @@ class IndexClient:
                 failure = (error.message, error.hint, str(error.__cause__))
                 stored.replace(path, _metadata_encoder.encode(failure))
             raise
+        if metadata is not None and metadata.source == METADATA_FILE:
+            path = verified
         stored.replace(path, _metadata_encoder.encode(() if metadata is None else metadata))
         return metadata
 
@@ -424,6 +432,16 @@ class IndexClient:
 
     def _local(self, url: str) -> Path | None:
         return local_path(mirrored(url, self._mirrors))
+
+    def _identity(self, file: File, local: Path | None) -> str:
+        """Return the name of the cached data of a file.
+
+        An index may state any hash, and most files are read only in part. So what was read counts only for
+        the index that offered the file.
+        """
+        if local is not None:
+            return _digest(file.name, file.url, _changed(local))
+        return _digest(file.name, mirrored(file.index or file.url, self._mirrors), file.sha256 or file.url)
 
     def _page_path(self, index: str, name: str) -> Path:
         if index not in self._directories:
@@ -458,7 +476,7 @@ def _cached_metadata(path: Path, file: File) -> Metadata | tuple[str, ...] | Non
         cached = _metadata_decoder.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    if isinstance(cached, Metadata) and pages.version_in(file.name, cached.name) is None:
+    if isinstance(cached, Metadata) and version_in(file.name, cached.name) is None:
         return None
     return cached
 
@@ -590,10 +608,13 @@ def _broken_page(index: str, name: str) -> Iterator[None]:
         raise EnvironmentLacksError(msg, hint="Check the file system of the index.") from None
 
 
-def _identity(file: File, local: Path | None) -> str:
-    """Return the name of the cached data of a file: it depends on its content, as far as that is known."""
-    identity = file.sha256 or (file.url if local is None else f"{file.url} {_changed(local)}")
-    return hashlib.sha256(identity.encode()).hexdigest()
+def _source(file: File) -> str:
+    """Return the key of what is read of a file: another index may offer its URL with another hash."""
+    return f"{file.index} {file.url}"
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _changed(path: Path) -> str:

@@ -12,7 +12,6 @@ from packaging.utils import canonicalize_name
 
 from builders.constants import MISSING_CODES
 from builders.index_client import stored
-from builders.index_client.pages import version_in
 from builders.index_client.stored import Reference
 from builders.network.git import Repository, is_commit, split_reference
 from builders.network.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
@@ -30,6 +29,7 @@ from builders.storage.lease import TemporaryDirectory
 from builders.wheels.wheel import DamagedError
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.indexes import File
+from resolver.requirements import version_in
 from resolver.versions import shorten
 
 if TYPE_CHECKING:

@@ -20,12 +20,13 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from builders.constants import MISSING_CODES
-from builders.index_client.pages import projects_in, version_in
+from builders.index_client.pages import projects_in
 from builders.network.transport import LONG_TAIL, RequestError, TooLargeReplyError
 from builders.network.urls import NETWORK_HINT, without_password
 from builders.wheels.wheel import LARGEST_METADATA, DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import Metadata
+from resolver.requirements import version_in
 from resolver.versions import shorten, version_or_none
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from builders.network.transport import Transport
     from resolver.indexes import File
 
+METADATA_FILE = "its metadata file"
+"""The source of metadata that have the hash that the index states for them, if it does."""
 _LARGEST_SDIST = 100_000_000  # bytes of an sdist that is downloaded to read its metadata
 _WINDOW = 1 << 16  # bytes of a later request to a wheel
 _MOST_REQUIREMENTS = 5_000  # and extras; the largest known release has a fifth of this
@@ -68,9 +71,9 @@ def read(file: File, local: Path | None, transport: Transport) -> Metadata | Non
 
 
 def _read_local(file: File, path: Path) -> Metadata | None:
-    if file.name.endswith(".whl"):
-        return from_wheel(path)
     with path.open("rb") as content:
+        if file.name.endswith(".whl"):
+            return from_wheel(Path(file.name), content)
         return from_sdist(file.name, content)
 
 
@@ -78,8 +81,8 @@ def _read_remote(file: File, transport: Transport) -> Metadata | None:
     if file.has_metadata:
         try:
             content = transport.small_file(f"{file.url}.metadata", LARGEST_METADATA)
-            _check_hash("its metadata file", hashlib.sha256(content), file.metadata_sha256)
-            return parse(content, file.name, "its metadata file")
+            _check_hash(METADATA_FILE, hashlib.sha256(content), file.metadata_sha256)
+            return parse(content, file.name, METADATA_FILE)
         except RequestError as error:
             if error.status not in MISSING_CODES:  # some proxies announce files that they do not have
                 raise

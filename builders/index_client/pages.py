@@ -18,7 +18,7 @@ import msgspec
 from packaging.version import Version
 
 from resolver.indexes import File
-from resolver.requirements import normalize_name
+from resolver.requirements import SDIST_ENDINGS, is_name_of, normalize_name, version_in
 from resolver.versions import version_or_none
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ T = TypeVar("T")
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01"
 _QUARANTINED = "quarantined"
-_SDIST_ENDINGS = (".tar.gz", ".zip", ".tgz", ".tar.bz2", ".tar.xz")
-_ENDINGS = (".whl", *_SDIST_ENDINGS)
+_ENDINGS = (".whl", *SDIST_ENDINGS)
 _HEXADECIMAL = re.compile("[0-9a-f]*")
 _OTHER_SYSTEMS = ("win", "macosx", "ios", "android")
 
@@ -245,7 +244,7 @@ def wheels_first(file: File) -> tuple[bool, str]:
 def by_version(parts: Iterable[tuple[str, T]], project: str) -> list[tuple[str, list[T]]]:
     """Return the versions of a project, newest first, each with the values that belong to its file names."""
     by_text: dict[str, list[T]] = {}
-    is_ours = lru_cache(maxsize=None)(partial(_is_name, project=project))
+    is_ours = lru_cache(maxsize=None)(partial(is_name_of, project=project))
     for name, part in parts:
         words = name.split("-")
         if len(words) == 5 and name.endswith(".whl"):  # noqa: PLR2004  most files
@@ -281,33 +280,6 @@ def _is_for_others(ending: str) -> bool:
     return ending.endswith(".whl") and all(tag.startswith(_OTHER_SYSTEMS) for tag in ending[:-4].split("."))
 
 
-def version_in(filename: str, project: str) -> str | None:
-    """Return the version in the name of a wheel or sdist; None if it is not of that (normalized) project.
-
-    >>> version_in("Flash_Attn-2.8.3+rocm6.4-cp312-cp312-linux_x86_64.whl", "flash-attn")
-    '2.8.3+rocm6.4'
-    >>> [version_in("python-dateutil-2.9.tar.gz", project) for project in ("python-dateutil", "python")]
-    ['2.9', 'dateutil-2.9']
-    """
-    if filename.endswith(".whl"):
-        parts = filename[:-4].split("-")
-        if len(parts) == 6:  # noqa: PLR2004  with a build tag
-            if not parts[2][:1].isdigit():
-                return None
-        elif len(parts) != 5:  # noqa: PLR2004
-            return None
-        return parts[1].replace("_", "-") if _is_name(parts[0], project) and all(parts) else None
-    if not filename.endswith(_SDIST_ENDINGS):
-        return None
-    stem = filename.rpartition(".")[0].removesuffix(".tar")
-    cut = stem.find("-")
-    while cut != -1:
-        if _is_name(stem[:cut], project):
-            return stem[cut + 1 :]
-        cut = stem.find("-", cut + 1)
-    return None
-
-
 def projects_in(filename: str) -> list[str]:
     """Return the normalized names of the projects that a file may belong to.
 
@@ -320,10 +292,6 @@ def projects_in(filename: str) -> list[str]:
         return [normalize_name(filename.partition("-")[0])]
     parts = filename.split("-")
     return [normalize_name("-".join(parts[:count])) for count in range(len(parts) - 1, 0, -1)]
-
-
-def _is_name(text: str, project: str) -> bool:
-    return text == project or (len(text) >= len(project) and normalize_name(text) == project)
 
 
 def _read_json(content: bytes) -> _JsonPage[_JsonFile]:

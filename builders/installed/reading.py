@@ -14,25 +14,25 @@ import zipfile
 from collections import Counter
 from contextlib import suppress
 from email.parser import BytesHeaderParser
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from builders.audit.contents import OP_TABLE, SEPARATE_CODE, SHARED_OBJECT, Contents, Objects
-from builders.audit.elf import Budget, add_version
+from builders.audit.elf import Budget, read_object
 from builders.audit.gpu_code import ARCHIVE
 from builders.audit.runtime_libraries import (
     LIBRARIES_WITH_SYMBOLS,
     LibraryProvider,
     TorchLibraries,
-    defined_versions,
     literals,
 )
 from builders.containers.files import ImageFile, files_of
 from builders.containers.inspection import gcc_of
-from builders.wheels.wheel import LARGEST_METADATA
+from builders.machine.limited import limited
+from builders.wheels.wheel import LARGEST_METADATA, DamagedError
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name
 from resolver.texts import printable
@@ -71,9 +71,12 @@ _HIP_VERSION = re.compile(r"libamdhip64\.so\.(\d+)\.(\d+)\.(\d+)$")
 _EXPORT = re.compile(r"^\s*(?:export\s+)?([A-Z_][A-Z0-9_]*)=[\"']?([^\"'\n]*)[\"']?\s*$", re.MULTILINE)
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64")
 _MULTIARCH = re.compile(r"(/usr)?/lib(64)?/x86_64-linux-gnu")
-_LARGEST_TEXT = 1 << 24
+_LARGEST_RECORD, _LARGEST_TEXT = 1 << 24, LARGEST_METADATA
 _MOST_TEXT = 1 << 28  # bytes of all texts
-_MOST_LINKS = 40
+_MOST_ROWS = 1_000_000  # of all RECORDs; torch has 14,000
+_TREE = 1 << 34
+"""The size in bytes that is assumed of a directory; measuring it takes as long as reading it."""
+_MOST_LINKS = 40  # as in Linux
 _TYKKY = "img.sqfs"
 """The file system of an environment that tykky has made, in its directory."""
 
@@ -218,7 +221,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _record(self, info: str) -> Iterator[list[str]]:
         record = self.texts.get(f"{info}/RECORD", b"").decode(errors="replace")
         with suppress(csv.Error):
-            yield from (row for row in csv.reader(record.splitlines()) if row and row[0])
+            yield from (row for row in csv.reader(record.split("\n")) if row and row[0])
 
     @cached_property
     def owners(self) -> dict[str, tuple[str, str, str]]:
@@ -366,17 +369,25 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def resolved(self, path: str) -> str:
         """Return the path of a file, with its links followed; empty if it does not exist."""
+        followed = []
         for _ in range(_MOST_LINKS):
             path = posixpath.normpath(path)
-            if path in self.files:
-                return path
-            parts = PurePosixPath(path)
-            link = next((str(part) for part in (parts, *parts.parents) if str(part) in self.links), "")
-            if not link:
-                return ""
-            rest = path.removeprefix(link).lstrip("/")
-            path = posixpath.join(posixpath.dirname(link), self.links[link], rest)
-        return ""
+            known = path if path in self.files else self._resolved.get(path)
+            link = path
+            while known is None and link not in self.links:
+                link = link.rpartition("/")[0]
+                known = None if link else ""
+            if known is not None:
+                break
+            followed.append(path)
+            path = posixpath.join(posixpath.dirname(link), self.links[link], path[len(link) :].lstrip("/"))
+        self._resolved.update(dict.fromkeys(followed, known or ""))
+        return known or ""
+
+    @cached_property
+    def _resolved(self) -> dict[str, str]:
+        """What is known of `resolved`, so that chains and loops of links are followed once."""
+        return {}
 
     def found(self, item: SharedObject, at: str, name: str) -> str:
         """Return where the loader finds a library that an object at a path needs; empty if it is not known.
@@ -456,9 +467,14 @@ def _is_info(path: str, site: str, *ends: str) -> bool:
     return path.endswith(ends) and posixpath.dirname(posixpath.dirname(path)) == site
 
 
-def read_installed(path: Path, log: Path) -> Installed:
+def read_installed(path: Path) -> Installed:
+    """Return `installed` of a path, which a child reads whose memory and time are limited."""
+    size = path.stat().st_size if path.is_file() else _TREE
+    return limited(partial(installed, path.resolve()), str(path), size)
+
+
+def installed(path: Path) -> Installed:
     """Read what is installed in an image or below a directory; nothing of it is started."""
-    path = path.resolve()
     files: dict[str, int] = {}
     links: dict[str, str] = {}
     texts: dict[str, bytes] = {}
@@ -466,8 +482,8 @@ def read_installed(path: Path, log: Path) -> Installed:
     objects = Objects(0)
     if (path / _TYKKY).is_file():
         path /= _TYKKY
-    left = _MOST_TEXT
-    for file in files_of(path, _is_wanted, log):
+    left, rows = _MOST_TEXT, _MOST_ROWS
+    for file in files_of(path, _is_wanted):
         if file.link:
             links[file.path] = file.link
             continue
@@ -475,8 +491,10 @@ def read_installed(path: Path, log: Path) -> Installed:
             files[file.path] = file.size
         if file.at is not None:
             _read(file, file.at, texts, runtimes, objects)
-            left -= len(texts.get(file.path, ""))
-        if left < 0:
+            text = texts.get(file.path, b"")
+            left -= len(text)
+            rows -= text.count(b"\n") if file.path.endswith("/RECORD") else 0
+        if min(left, rows) < 0:
             msg = f"{path} has more metadata than any real environment."
             raise UsageError(msg)
     is_image = any(map(_is_of_system, runtimes))
@@ -531,21 +549,20 @@ def _read(
 ) -> None:
     is_object = SHARED_OBJECT.search(file.path)
     if not is_object and not file.path.endswith(SEPARATE_CODE):
-        if file.size <= _LARGEST_TEXT:
+        if file.size <= (_LARGEST_RECORD if file.path.endswith("/RECORD") else _LARGEST_TEXT):
             texts[file.path] = at.read_bytes()
         return
-    if _RUNTIME.search(file.path):
-        versions: dict[str, str] = {}
-        try:
-            for version in defined_versions(at):
-                add_version(versions, version)
-        except UsageError:
-            objects.damaged("not-elf", file.path, "cannot be read")
-        runtimes[file.path] = versions
-        return
+    if is_runtime := _RUNTIME.search(file.path):
+        runtimes[file.path] = {}
     if not file.size:
         objects.damaged("kpack-damaged" if file.path.endswith(ARCHIVE) else "not-elf", file.path, "is empty")
         return
     objects.budget = Budget(file.size)
     with at.open("rb") as source, mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        objects.read_object(file.path, data) if is_object else objects.read_bare_object(file.path, data)
+        if not is_runtime:
+            objects.read_object(file.path, data) if is_object else objects.read_bare_object(file.path, data)
+            return
+        try:
+            runtimes[file.path] = read_object(file.path, data, objects.budget).defines
+        except DamagedError as error:
+            objects.damaged("not-elf", file.path, f"cannot be read: {error}")

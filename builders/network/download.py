@@ -70,9 +70,9 @@ class Downloads:
 def download(url: str, target: Path, sha256: str, downloads: Downloads) -> None:
     """Download a file to its final path in the cache unless it is there; a ``file`` URL is copied.
 
-    Without a hash, a partial download is not continued. Raise `MatrixError` if the file has another hash: it
-    is kept under a name that ends in ``.mismatch``; `SourceError` if it does not exist;
-    `EnvironmentLacksError` if the network is missing, or the cache is not writable.
+    Without a hash, a partial download is not continued. Raise `MatrixError` if the file has another hash, and
+    keep nothing of it; `SourceError` if it does not exist; `EnvironmentLacksError` if the network is missing,
+    or the cache is not writable.
     """
     with explain_cache_errors(), _part_of(target) as part:
         if part is None:
@@ -88,8 +88,7 @@ def download(url: str, target: Path, sha256: str, downloads: Downloads) -> None:
             part.truncate(0)
             _fetch(url, part, downloads)
         if sha256:
-            origin = mirrored(url, downloads.mirrors)
-            check_hash(path, sha256, origin=origin, keep_as=target.with_name(f"{target.name}.mismatch"))
+            check_hash(path, sha256, name=target.name, origin=mirrored(url, downloads.mirrors))
         make_directories(target.parent)
         flush(path)  # after a power failure, a file with its final name must have its content
         make_read_only(path)
@@ -126,14 +125,13 @@ def _fetch(url: str, part: IO[bytes], downloads: Downloads) -> None:
     path = local_path(address)
     if path is not None:
         part.truncate(0)
-        try:
-            with path.open("rb") as source:
-                shutil.copyfileobj(source, part)
-        except FileNotFoundError:
-            msg = f"The index or a mirror points to {path}, which does not exist."
-            raise SourceError(
-                msg, hint="The mirror may be incomplete. Add the file, or configure another mirror."
-            ) from None
+        if not path.is_file():  # a pipe would block
+            problem = "is not a file" if path.exists() else "does not exist"
+            msg = f"The index or a mirror points to {path}, which {problem}."
+            hint = "The mirror may be incomplete. Add the file, or configure another mirror."
+            raise SourceError(msg, hint=hint)
+        with path.open("rb") as source:
+            shutil.copyfileobj(source, part)
         part.flush()
         return
     for attempt in range(1, _ATTEMPTS + 1):
@@ -175,22 +173,22 @@ def _append(url: str, part: IO[bytes], downloads: Downloads) -> None:
             downloads.count(len(chunk))
 
 
-def check_hash(path: Path, sha256: str, *, origin: str, keep_as: Path | None = None) -> None:
-    """Raise `MatrixError` if a file has another hash, and rename the file."""
+def check_hash(path: Path, sha256: str, *, name: str, origin: str) -> None:
+    """Remove a file of the cache that has another hash, and raise `MatrixError`.
+
+    The hash of a file of this machine is not printed: a lock or an index of others may have named the file.
+    """
     actual = sha256_of(path)
     if actual == sha256:
         return
-    kept = keep_as or path.with_name(f"{path.name}.mismatch")
-    try:
-        make_directories(kept.parent)
-        path.replace(kept)
-    except OSError:  # a read-only cache
-        kept = path
-    name = kept.name.removesuffix(".mismatch")
+    with suppress(OSError):  # a read-only cache
+        path.unlink()
     msg = (
         f"{name} from {without_password(origin)} does not have the pinned hash, so it is not used.\n"
-        f"  expected SHA-256 {sha256}\n  actual   SHA-256 {actual}\n  kept as  {kept}"
+        f"  expected SHA-256 {sha256}"
     )
+    if local_path(origin) is None:
+        msg += f"\n  actual   SHA-256 {actual}"
     raise MatrixError(
         msg, hint="Find out why the file differs, then run the same command again.", id="hash-mismatch"
     )

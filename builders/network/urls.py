@@ -141,11 +141,15 @@ def mirrored(url: str, mirrors: Mapping[str, str]) -> str:
     'https://host.example/a'
     >>> mirrored("https://host/a.git", {"https://host/a": "file:///m/a"})
     'file:///m/a'
+    >>> mirrored("https://host/%2e%2e/a", {"https://host/": "file:///m/"})
+    'https://host/%2e%2e/a'
     """
     for prefix in sorted(mirrors, key=len, reverse=True):
         if not url.startswith(prefix):
             continue
         rest = url.removeprefix(prefix)
+        if ".." in unquote(rest).split("/"):  # it would leave the mirror
+            continue
         if prefix.endswith("/") or rest[:1] in {"", "/"}:
             return mirrors[prefix] + rest
         if rest == ".git":
@@ -195,12 +199,13 @@ def git_commit(url: str) -> tuple[str, str] | None:
 
 def local_path(url: str) -> Path | None:
     """Return the path of a ``file`` URL; None for other URLs."""
-    if not url.startswith("file:"):
+    if url[:5].lower() != "file:":
         return None
     try:
-        return Path(unquote(urlsplit(url).path))
+        path = unquote(urlsplit(url).path)
     except ValueError:  # a malformed host
         return None
+    return None if "\0" in path else Path(path)
 
 
 def is_flat_listing(url: str) -> bool:

@@ -138,7 +138,7 @@ def _pins(reply: EnvironmentReply, lock: Resolution | None, rebuild: str) -> Ite
         yield Finding("verify-pins-not-judged", "warning", message, "Name a lock with --lock FILE.")
         return
     python = lock.version_of("python")
-    if python and minor(python) != minor(reply.python):
+    if python and reply.python and minor(python) != minor(reply.python):
         message = f"Python is {reply.python} ({reply.executable}); the lock is for {python}."
         yield Finding("verify-python", "error", message, f"Name another Python with --python. {rebuild}")
     installed, right = reply.installed, 0

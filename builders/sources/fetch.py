@@ -20,7 +20,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from builders.constants import CONNECTIONS, MISSING_CODES
-from builders.index_client.metadata import parse
+from builders.index_client.metadata import parse, read
 from builders.network.download import Downloads, check_hash, download
 from builders.network.git import Repository
 from builders.network.urls import (
@@ -56,7 +56,7 @@ _LARGE = 50 * 2**20  # bytes of a file whose download is reported
 def check_metadata(file: File, wheel: Path, downloads: Downloads) -> None:
     """Check that a wheel has the metadata that its index serves for it, if the index serves any.
 
-    A wheel with other metadata is renamed, so that the cache does not contain it. Raise `SourceError` if
+    A wheel with other metadata is removed from the cache. Raise `SourceError` if
     name, version, requirements or Requires-Python differ, or one of both cannot be read.
     """
     if not (file.has_metadata and file.name.endswith(".whl")):
@@ -76,13 +76,10 @@ def check_metadata(file: File, wheel: Path, downloads: Downloads) -> None:
         differences = [f"{error}"]
     if not differences:
         return
-    kept = wheel.with_name(f"{wheel.name}.mismatch")
     with suppress(OSError):
-        wheel.replace(kept)
+        wheel.unlink()
     listed = "".join(f"\n  {difference}" for difference in differences)
-    msg = (
-        f"{file.name} and {without_password(url)} differ, so the wheel is not used:{listed}\n  kept as {kept}"
-    )
+    msg = f"{file.name} and {without_password(url)} differ, so the wheel is not used:{listed}"
     raise SourceError(msg, hint="Exclude this version, or report the problem to the owners of the index.")
 
 
@@ -209,7 +206,8 @@ class FetchResult(msgspec.Struct):
 def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bool:
     """Put a file of a lock into the cache unless it is there; return whether it was written.
 
-    The hash of a cached file is checked again. A commit becomes an sdist; so does a directory, every time.
+    The hash of a cached file is checked again. A commit becomes an sdist; so does a directory, every time. A
+    file of this machine without a hash must have the metadata of a distribution.
     Errors are those of `download`, `check_hash` and `check_metadata`.
     """
     target = cached_file(file)
@@ -219,7 +217,7 @@ def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bo
         return True
     if target.exists():
         if file.sha256:
-            check_hash(target, file.sha256, origin=f"the cache ({target.parent})")
+            check_hash(target, file.sha256, name=file.name, origin=f"the cache ({target.parent})")
         return False
     if offline:
         msg = f"{file.name} is not in the cache, and --offline is set."
@@ -227,6 +225,10 @@ def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bo
     if commit:
         _pack_commit(file.url, *commit, target, downloads.mirrors)
     else:
+        path = local_path(mirrored(file.url, downloads.mirrors))
+        if path is not None and path.is_file() and not file.sha256:
+            # A directory of others may have a link to a private file under the name of a wheel.
+            read(file, path, downloads.transport)
         download(file.url, target, file.sha256, downloads)
         check_metadata(file, target, downloads)
     return True

@@ -81,7 +81,7 @@ def fetch_sdist(
         raise SourceError(msg, hint="Correct the row in the catalog, and resolve again.")
     target = sdist_path(pin)
     if target.exists():
-        check_hash(target, pin.sha256, origin=f"the cache ({target.parent})")
+        check_hash(target, pin.sha256, name=pin.file, origin=f"the cache ({target.parent})")
         return target
     if offline:
         msg = f"{pin.file} is not in the cache, and --offline is set."

@@ -1,32 +1,48 @@
-"""What a lock names outside itself: the wheels in the index that it means, and the hosts of its files."""
+"""What a lock names outside itself: the wheels in the index that it means, and where its files come from.
+
+A lock may come from others, and it names what `matrix` copies into directories that others can read. So a
+lock that this user did not write must not name paths of this machine, except below an index or a directory
+that the user's own configuration names; and every file that it names elsewhere must have a hash.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from builders.building.inputs import environment_of
 from builders.building.plan import find_build_host, plan
 from builders.index_client import IndexClient
-from builders.network.urls import package_sources
+from builders.network.urls import git_commit, local_path, mirrored, package_sources, without_password
+from builders.storage.files import cache_root, make_directories
+from matrix.input.inputs import read_inputs
 from matrix.show.render import counted
-from resolver.errors import MatrixError
+from resolver.errors import LockError, MatrixError
+from resolver.indexes import File
+from resolver.lock import dumps
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from builders.index import Index
-    from matrix.command_line.context import Context
     from matrix.input.settings import Settings
     from matrix.show.console import Console
     from resolver.facts.catalog import Catalog
-    from resolver.indexes import File
     from resolver.model import Resolution
+    from resolver.reporter import Reporter
 
 
+_MOST_LISTED = 5
+_NOT_NAMED = (
+    "If the files are yours, name their index or directory in matrix.toml or in pip's configuration (such as "
+    "PIP_FIND_LINKS), or resolve again on this machine."
+)
 _HOST = re.compile(r"(?:://(?:[^/\s@]*@)?|^[\w.]+@)([^/\s:?#]+)")
 
 
@@ -83,12 +99,89 @@ def candidate_wheels(lock: Resolution, index: Index) -> dict[str, list[Path]]:
     }
 
 
-def report_hosts(context: Context) -> None:
-    """Print the hosts that the lock fetches from and that the user's configuration does not name, if any."""
-    hosts = unnamed_hosts(context.lock, context.settings, context.catalog)
+def check_sources(lock: Resolution, settings: Settings, catalog: Catalog, console: Reporter) -> None:
+    """Print the hosts that a lock fetches from and that the user's configuration does not name, if any.
+
+    Raise `LockError` if this user did not write the lock, and it names files that a lock of others must not
+    name. `catalog` is the user's, without facts that only the lock names.
+    """
+    hosts = unnamed_hosts(lock, settings, catalog)
     if hosts:
-        names = ", ".join(hosts)
-        context.console.info(f"The lock names hosts that your configuration does not name: {names}.")
+        console.info(f"The lock names hosts that your configuration does not name: {', '.join(hosts)}.")
+    known = set(_urls_of_catalog(catalog))
+    files = [(name, file) for name, file in _files_of(lock) if not (file.sha256 and file.url in known)]
+    safe = {"", "https", "git+https", "git+ssh"}
+    if all(file.sha256 and urlsplit(file.url).scheme in safe for _, file in files) or is_own(lock):
+        return
+    inputs = read_inputs(settings)
+    sources = inputs.package_sources()
+    own = [*sources.indexes, *sources.find_links, *settings.mirrors.values()]
+    own += [requirement.url for requirement in inputs.requirements]
+    problems = {
+        f"\n  {name}: {without_password(file.url) or file.name} {problem}": None
+        for name, file in files
+        if (problem := _problem(file, settings.mirrors, own, hosts))
+    }
+    if problems:
+        listed = "".join([*problems][:_MOST_LISTED])
+        msg = f"The lock was not written by you on this machine, so these of its files are not used:{listed}"
+        raise LockError(msg, hint=_NOT_NAMED)
+
+
+def _files_of(lock: Resolution) -> Iterator[tuple[str, File]]:
+    """Yield all that is fetched with the name of its distribution; without a URL, an index has it.
+
+    The hash of a commit is its name.
+    """
+    for pick in lock.distributions:
+        yield from (
+            (pick.name, File(pin.file, pin.url, pin.sha256)) for pin in (pick.sdist, pick.wheel) if pin
+        )
+        if pick.git:
+            yield pick.name, File("", f"git+{pick.git.url}", pick.git.commit)
+        for file in pick.files:
+            git = git_commit(file.url)
+            yield pick.name, File("", f"git+{git[0]}", git[1]) if git else file
+
+
+def _problem(file: File, mirrors: Mapping[str, str], own: Sequence[str], unnamed: Sequence[str]) -> str:
+    """Return why a lock of others must not name a file, as the end of a sentence; empty if it may.
+
+    `own` are the URLs that the user's configuration names; `unnamed` the hosts to which it does not lead.
+    """
+    url = mirrored(file.url.removeprefix("git+"), mirrors)
+    path = local_path(url)
+    if path is not None:
+        # Links are followed: a directory that came with the lock may have one to a private file.
+        real = Path(os.path.realpath(path))
+        roots = [os.path.realpath(root) for root in map(local_path, own) if root]
+        return "" if any(map(real.is_relative_to, roots)) else "is not in an index or a directory of yours"
+    if not file.sha256 and not _hosts([url]) & _hosts(own):
+        return "has no SHA-256"
+    if file.url.startswith("git+"):  # any server may have a commit
+        return "" if _HOST.search(url) else "is not a URL of a server"
+    scheme = urlsplit(url).scheme.lower()
+    is_named = scheme == "http" and not _hosts([url]) & {*unnamed}
+    return "" if scheme in {"", "https"} or is_named else "is not an https URL"
+
+
+def is_own(lock: Resolution) -> bool:
+    """Return whether this user wrote a lock; the record of others, in a shared cache, does not count."""
+    with suppress(OSError, LockError):  # a lock of others may lack what each lock of ours has
+        return _own_record(dumps(lock)).stat().st_uid == os.getuid()
+    return False
+
+
+def _own_record(text: str) -> Path:
+    return cache_root() / "locks" / hashlib.sha256(text.encode()).hexdigest()
+
+
+def note_own(text: str) -> None:
+    """Remember that this user wrote a lock, which therefore may name whatever the user's request named."""
+    record = _own_record(text)
+    with suppress(OSError):  # a read-only cache
+        make_directories(record.parent)
+        record.touch()
 
 
 def unnamed_hosts(lock: Resolution, settings: Settings, catalog: Catalog) -> list[str]:

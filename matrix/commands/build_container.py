@@ -34,6 +34,7 @@ from matrix.building.container import (
     plan_text,
     space_of,
 )
+from matrix.building.locked import check_sources
 from matrix.building.planning import (
     add_batch_options,
     attach,
@@ -78,6 +79,7 @@ from resolver.answers.resolve import resolve
 from resolver.errors import EnvironmentLacksError, LockError, MatrixError, UsageError
 from resolver.lock import read_lock
 from resolver.model import Conflict
+from resolver.reporter import SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -263,6 +265,7 @@ class _Work:
         path, step = self.context.lock_path, self.steps["resolve"]
         earlier = self._earlier()
         if earlier is not None and self._is_answered_by(earlier):
+            check_sources(earlier, self.context.settings, self.context.catalog, SILENT)
             self._use(earlier)
             step.state, step.detail = "up to date", f"{path} answers the request"
             return None

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from builders.index import Index
 from builders.scheduling.local import Builds
 from matrix.api import check_build_hosts
+from matrix.building.locked import check_sources
 from matrix.building.planning import SHORT_KEY, contexts_of_locks, limits_of, refresh_published, tasks_of
 from matrix.command_line.options import (
     add_base_image,
@@ -72,6 +73,8 @@ def execute(context: Context) -> int:
     """Run the command."""
     index = Index(context.args.index)
     locks = contexts_of_locks(context)
+    for lock in locks:
+        check_sources(lock.lock, lock.settings, lock.catalog, context.console)
     every = {
         task.build_key: task
         for lock in locks

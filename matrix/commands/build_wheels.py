@@ -23,7 +23,7 @@ from builders.scheduling.slurm import Slurm
 from builders.sources import Downloads, fetch_file
 from builders.storage.files import cached_file
 from matrix.api import check_build_hosts, write_lock
-from matrix.building.locked import report_hosts
+from matrix.building.locked import check_sources
 from matrix.building.planning import (
     add_batch_options,
     attach,
@@ -184,7 +184,7 @@ def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Ca
     if context.has_lock:
         catalog = context.catalog_of_lock
         same_target(context.lock, args, catalog)
-        report_hosts(context)
+        check_sources(context.lock, context.settings, context.catalog, context.console)
         return context.lock, catalog
     if names and not context.settings.has_requirements:
         context = context.with_settings(requirements=list(names))

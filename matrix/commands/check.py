@@ -36,6 +36,7 @@ from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from matrix.command_line.context import Context
+    from matrix.reading.items import Reading
     from resolver.model import Resolution
 
 SUMMARY = "say what a thing is, whether it works at the site, why not, and what to do"
@@ -106,10 +107,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=INDEX_DIRECTORY,
         help=f"the index with our wheels, which files name as {MOUNTED_INDEX} (default: %(default)s)",
     )
+    _add_read(parser)
     _add_run(parser)
     add_format(parser)
     add_index_access(parser)
     add_target_options(parser)
+
+
+def _add_read(parser: argparse.ArgumentParser) -> None:
+    for option, text in (("extra", "optional dependencies"), ("group", "dependency group")):
+        parser.add_argument(
+            f"--{option}",
+            dest=f"chosen_{option}s",
+            metavar="NAME",
+            action="append",
+            default=[],
+            help=f"also the {text} NAME of a project (repeatable)",
+        )
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -191,6 +205,7 @@ def _judged(thing: str, context: Context) -> Judgement:
         for item in (reading.items if reading else ())
         if item.url and (item.name or item.url) not in drop
     ]
+    needed += _lost(judged, reading, answer) if reading and answer else []
     if needed:
         names = join_words([change.before for change in needed], joiner="and")
         drops = " ".join(f"--drop {change.before.split()[0]}" for change in needed)
@@ -200,6 +215,19 @@ def _judged(thing: str, context: Context) -> Judgement:
         stays = conda_lines(reading, judged.changes) if reading else []
         judged.written = [str(path) for path in _write(context, answer, stays)]
     return judged
+
+
+def _lost(judged: Judgement, reading: Reading, answer: Resolution) -> list[Change]:
+    """Return what is neither in the answer nor changed, such as what no index has."""
+    there = {pick.name for pick in answer.picks}
+    changed = {change.before for change in judged.changes}
+    why = {item.name: item.evidence for item in judged.distributions}
+    return [
+        Change(str(item), "", why.get(item.name, ""), needed=True)
+        for item in reading.items
+        if item.installer in {"pip", "unknown"} and item.name not in there and not item.url
+        if str(item) not in changed and item.name != "python"
+    ]
 
 
 def _name_or_source(text: str) -> str:

@@ -14,7 +14,7 @@ from builders.constants import MOUNTED_INDEX
 from builders.index import Index
 from builders.machine.host import glibc_version
 from builders.storage.files import sha256_of
-from matrix.building.locked import candidate_wheels, report_hosts, wheels_of_lock
+from matrix.building.locked import candidate_wheels, check_sources, wheels_of_lock
 from matrix.command_line.options import add_catalog, add_index, add_lock, output_path
 from matrix.consumers import Consumer, consumer_names, load_consumer
 from matrix.consumers.shared.installation import (
@@ -102,7 +102,7 @@ def execute(context: Context) -> int:
     installs = not load_consumer(args.consumer).uses_environment
     if installs and installation.incomplete:
         console.info(installation.incomplete)
-    report_hosts(context)
+    check_sources(context.lock, context.settings, context.catalog, context.console)
     _write(files, args.output, folder, console)
     if not installs:
         return 0

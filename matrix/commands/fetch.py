@@ -22,7 +22,7 @@ from builders.storage.files import cache_root, link_or_copy
 from builders.storage.io_errors import explain_io_errors
 from builders.wheels.wheel import DamagedError
 from matrix.api import package_indexes
-from matrix.building.locked import report_hosts, wheels_of_lock
+from matrix.building.locked import check_sources, wheels_of_lock
 from matrix.command_line.options import add_build_host_options, add_format, add_index, add_lock, add_names
 from matrix.input.locking import exclude_pick, same_image
 from matrix.input.request import check_names
@@ -118,7 +118,7 @@ def fetch_lock(context: Context, our_wheels: Mapping[str, Sequence[Path]] | None
     lock = context.lock
     catalog = context.catalog_of_lock
     same_image(lock, args, catalog)
-    report_hosts(context)
+    check_sources(lock, settings, context.catalog, console)
     if args.wheelhouse is not None:
         _check_wheelhouse_options(args, lock)
     published = [pick for pick in lock.distributions if pick.origin == "published" and pick.files]

@@ -19,6 +19,7 @@ from matrix.command_line.options import (
 )
 from matrix.consumers import consumer_names
 from matrix.input.locking import EVERYTHING, changed_facts, changes, check_not_smaller, is_unchanged
+from matrix.input.settings import REQUEST_FILE, read_settings
 from matrix.show.json_document import resolution_document
 from matrix.show.render import sdists_text
 from matrix.show.resolution_text import (
@@ -53,8 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "requirements",
         metavar="REQ",
-        help="requirements such as apex, torch>=2.4 or rocm==6.2.* (default: matrix.toml, else torch, apex, "
-        "deepspeed, flash-attn and bitsandbytes; for the CPU backend torch and deepspeed)",
+        help="requirements such as apex, torch>=2.4 or rocm==6.2.* (default: those in matrix.toml)",
     )
     parser.add_argument(
         "-o",
@@ -127,8 +127,11 @@ def execute(context: Context) -> int:
     is_valid = earlier is not None and is_unchanged(earlier, answer)
     for change in changed_facts(earlier, answer, args.output) if earlier else ():
         console.info(change)
-    if not args.no_lock and not is_valid:  # before printing, because a closed pipe ends the program
-        write_lock(answer, args.output)
+    is_first = False
+    if not args.no_lock:  # before printing, because a closed pipe ends the program
+        if not is_valid:
+            write_lock(answer, args.output)
+        is_first = args.output == LOCK_FILE and _store_first(context)
     changed = _changes(earlier, answer, context) if earlier and not is_valid else []
     if args.format == "json":
         _warn(answer, console)
@@ -140,6 +143,22 @@ def execute(context: Context) -> int:
         lines = [f"\nChanges to {args.output}:", *(f"  {change}" for change in shown)]
         lines += [f"  and {len(changed) - len(shown)} more (-v lists them)"] if changed[len(shown) :] else []
         console.info("\n".join(lines))
+    _print_next(answer, context, is_valid=is_valid, is_first=is_first)
+    return 0
+
+
+def _store_first(context: Context) -> bool:
+    """Write the request to ``matrix.toml``, if none is there; return whether it was written."""
+    if read_settings().has_requirements:
+        return False
+    from matrix.input.request_file import store_request
+
+    store_request(context.settings)
+    return True
+
+
+def _print_next(answer: Resolution, context: Context, *, is_valid: bool, is_first: bool) -> None:
+    args, console = context.args, context.console
     if is_valid:
         console.info(
             f"\n{args.output} is still valid and was not changed. --upgrade upgrades everything in it, "
@@ -149,11 +168,12 @@ def execute(context: Context) -> int:
         console.info(
             f"\nWrote {args.output}. For all reasons and sources: `matrix explain{_lock_option(context)}`"
         )
+    if is_first:
+        console.info(f"Wrote {REQUEST_FILE}, the request: `matrix add` and `matrix remove` change it.")
     if not args.no_lock:
         env = f"matrix env --for {'cotainr' if answer.image else 'pip'}"
         command = "matrix build-wheels" if answer.built() else env
         console.info(f"Next: `{command}{_lock_option(context)}`")
-    return 0
 
 
 def _changes(earlier: Resolution, answer: Resolution, context: Context) -> list[LockChange]:

@@ -346,9 +346,7 @@ def read_inputs(settings: Settings) -> Inputs:
     if settings.has_requirements and not inputs.requirements:
         files = [file for file in (*settings.requirement_files, settings.env, settings.project) if file]
         msg = f"There are no requirements in {join_words(files or ['matrix.toml'], joiner='and')}."
-        raise UsageError(
-            msg, hint="Add a requirement. Without any file or name, matrix resolves its default set."
-        )
+        raise UsageError(msg, hint="Add a requirement.")
     inputs.index_url = index_url or inputs.index_url
     for name in ("requirements", "constraints", "overrides", "extra_index_urls", "find_links"):
         setattr(inputs, name, list(dict.fromkeys(getattr(inputs, name))))

@@ -78,6 +78,7 @@ def exclude_file(path: Path, name: str, sha256: str, evidence: str) -> None:
     `evidence` ends a sentence that starts with the distribution: ``requires CUDA: _C.so needs
     libcudart.so.12``.
     """
+    from matrix.building.locked import is_own, note_own
     from resolver.lock import dumps, read_lock
 
     lock = read_lock(path)
@@ -85,7 +86,10 @@ def exclude_file(path: Path, name: str, sha256: str, evidence: str) -> None:
     known = lock.request.excluded
     if found not in known:
         request = replace(lock.request, excluded=(*known, found))
-        write_atomic(path, dumps(replace(lock, request=request)))
+        text = dumps(replace(lock, request=request))
+        write_atomic(path, text)
+        if is_own(lock):
+            note_own(text)
 
 
 def exclude_pick(path: Path, pick: Distribution, evidence: str) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from builders.containers.image import find_image, image_name, is_local
 from matrix.input.inputs import Inputs
-from matrix.input.settings import Settings, overlays, site_file
+from matrix.input.settings import REQUEST_FILE, Settings, overlays, site_file
 from resolver.errors import CatalogError, UsageError, did_you_mean
 from resolver.facts.catalog import overlay_files
 from resolver.facts.driver import identify_driver, lines_of_module, release_of_package
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Backend
 
 _OP = re.compile(r"[A-Za-z0-9_]+")
-DEFAULT_REQUIREMENTS = {
-    "rocm": ("torch", "apex", "deepspeed", "flash-attn", "bitsandbytes"),
-    "cpu": ("torch", "deepspeed"),
-}
-"""Default requirements, by backend."""
 
 
 def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inputs: Inputs) -> Request:
-    """Return the request that settings describe; `catalog` has the content of a base image that is a file."""
+    """Return the request that settings describe; `catalog` has the content of a base image that is a file.
+
+    Raise `UsageError` if nothing is requested, or if a name or version is not known.
+    """
     target = _target(settings, catalog, today, inputs)
     requirements = list(inputs.requirements)
-    if not settings.has_requirements:
-        requirements += map(parse_requirement, DEFAULT_REQUIREMENTS[target.backend])
+    if not requirements and not settings.has_requirements:
+        msg = f"No requirement is named, neither in the command nor in {REQUEST_FILE}."
+        hint = "Name what you want to import, such as: matrix resolve torch deepspeed --site lumi-g"
+        raise UsageError(msg, hint=hint)
     for name in ("rocm", "python"):
         text = getattr(settings, name)
         if text:

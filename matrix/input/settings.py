@@ -24,6 +24,12 @@ SITE_FACTS = Path("/etc/rocm-matrix")
 REQUEST_FILE = Path("matrix.toml")
 _SOURCES = ("requirements", "requirement_files", "env", "project")
 _OF_PROJECT = ("extras", "groups")
+_BELONGING = {
+    "site": ("backend", "gfx", "driver", "rocm", "base_image"),
+    "backend": ("gfx", "driver", "rocm", "base_image"),
+    "gfx": ("backend",),
+}
+"""What a setting says only together with another one, so that an option for that replaces it, too."""
 
 
 class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
@@ -140,7 +146,11 @@ def _wanted(info: msgspec.inspect.Type, value: object) -> tuple[str, str]:
 
 
 def merge(settings: Settings, args: argparse.Namespace) -> Settings:
-    """Return settings with options in their place; a source of requirements replaces all of the settings."""
+    """Return settings with options in their place.
+
+    A source of requirements replaces all of the settings. Another site, backend or GPU replaces what belongs
+    to that of the settings.
+    """
     options = {
         field.name: value
         for field in msgspec.structs.fields(Settings)
@@ -151,6 +161,9 @@ def merge(settings: Settings, args: argparse.Namespace) -> Settings:
     if any(name in options for name in _SOURCES):
         none = Settings()
         options = {name: getattr(none, name) for name in (*_SOURCES, *_OF_PROJECT)} | options
+    for option, belonging in _BELONGING.items():
+        if option in options:
+            options = {name: getattr(Settings(), name) for name in belonging} | options
     return msgspec.structs.replace(settings, **options)
 
 

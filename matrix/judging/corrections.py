@@ -67,7 +67,14 @@ def document_of(reading: Reading) -> Document:
         entry = Entry(line=item.line or 1, text=_line_of(item), editable=False)
         if item.name:
             (conda if item.installer == "conda" else entries).append(entry)
-    return Document(name=reading.name, lines=[], entries=entries, conda=conda, has_pip_section=False)
+    return Document(
+        name=reading.name,
+        lines=[],
+        entries=entries,
+        conda=conda,
+        variables=reading.variables,
+        has_pip_section=False,
+    )
 
 
 def _line_of(item: Item) -> str:

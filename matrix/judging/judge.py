@@ -44,6 +44,7 @@ from resolver.lock import read_lock
 from resolver.requirements import TRITON_NAMES
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping
 
     from builders.audit.wheel_audit import Report
@@ -93,7 +94,7 @@ def judge_thing(
         _judge_log(judged_, thing, context)
     elif not args.run or (thing and path.exists() and (path.is_dir() or path.suffix in IMAGES)):
         with context.console.task(f"read {thing}"):
-            reading = _read(path)
+            reading = _read(path, args)
         judged_.kind, judged_.how, judged_.unread = reading.kind, reading.how, reading.unread
         judged_.platform = _platform(reading)
         urls = [*(args.extra_index_url or []), *_indexes(reading, args.index)]
@@ -133,10 +134,10 @@ def _is_log(path: Path, thing: str) -> bool:
         return looks_like_log(path.name, source.read(_HEAD).decode(errors="replace"))
 
 
-def _read(path: Path) -> Reading:
+def _read(path: Path, args: argparse.Namespace) -> Reading:
     """Read a thing; one that cannot be read is an error of its own, and not a negative answer."""
     try:
-        return read(path)
+        return read(path, args.chosen_extras, args.chosen_groups)
     except UsageError as error:
         raise _not_readable(error, path) from None
 
@@ -156,8 +157,11 @@ def with_lock(thing: str, context: Context) -> tuple[Context, Resolution | None,
     lock = read_lock(path)
     target = lock.target
     if not any(getattr(args, name, None) for name in _TARGET_OPTIONS):
-        # An image of the user's own need not be on this machine any more; the lock has its versions.
-        image = target.base_image if target.gfx and target.base_image in context.catalog.image else None
+        # The lock has the versions of an image of the user's own. A file here is not opened:
+        # inspecting it would start it.
+        name = target.base_image or ""
+        is_known = name in context.catalog.image and not is_local(Path(name))
+        image = name if target.gfx and is_known else None
         options = {
             "site": lock.request.site_file or target.site, "backend": target.backend, "driver": target.driver,
             "gfx": list(target.gfx), "base_image": image,

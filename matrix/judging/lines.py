@@ -62,6 +62,7 @@ def check_lines(document: Document, _: ExpectedTarget) -> Iterator[Finding]:
         yield from _check_settings(entry)
     yield from _check_hashes(document)
     yield from _check_duplicates(document)
+    yield from _check_locations(document)
 
 
 def check_line(entry: Entry) -> Iterator[Finding]:
@@ -254,6 +255,26 @@ def _check_duplicates(document: Document) -> Iterator[Finding]:
         if earlier:
             yield _duplicate(entry, requirement, earlier)
         earlier.append((entry, requirement))
+
+
+def _check_locations(document: Document) -> Iterator[Finding]:
+    """Report a name with two URLs, of which one has no name before it (else see `_check_duplicates`).
+
+    pip stops at a wheel for another Python, and at two URLs for one name: it never takes the one that fits.
+    """
+    seen: dict[str, list[Entry]] = {}
+    for entry in document.entries:
+        line = entry.pip
+        if not (line.location and line.name) or line.marker:
+            continue
+        for former in seen.setdefault(line.name, []):
+            if former.pip.location == line.location or (former.pip.requirement and line.requirement):
+                continue
+            message = f"Line {former.line} installs {line.name} from another URL: pip stops at one of them."
+            fix = "Keep one of the two, or write when each counts, as in: ; python_version == '3.12'"
+            yield finding("contradicting-requirement", entry, message, fix=fix)
+            break
+        seen[line.name].append(entry)
 
 
 def _duplicate(entry: Entry, requirement: Requirement, earlier: list[tuple[Entry, Requirement]]) -> Finding:

@@ -14,10 +14,10 @@ from builders.findings import Finding
 from matrix.api import package_indexes, resolve_settings
 from matrix.input.request import make_request
 from matrix.judging.installed import NOT_READ, of_label
-from matrix.judging.packages import TORCH_FAMILY, torch_index
+from matrix.judging.packages import TORCH_FAMILY, switches, torch_index
 from matrix.judging.repair import Change, changed_versions, nearest, replaced
 from matrix.judging.target import expect_request
-from matrix.judging.verdict import JudgedItem, Judgement
+from matrix.judging.verdict import JudgedItem, Judgement, Verdict
 from matrix.reading.items import Item
 from resolver.errors import MatrixError, NoVersionError
 from resolver.model import Conflict, Resolution
@@ -48,10 +48,11 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     versions constrain the others.
     """
     catalog, drop = context.catalog_with_image, context.args.drop
+    built = _built_here(reading, catalog)
     items = [
         item
         for item in reading.items
-        if not item.url and item.name and item.name not in drop and item.installer != "image"
+        if not item.url and item.name and item.name not in {*drop, *built} and item.installer != "image"
     ]
     if reading.python:
         items.insert(0, Item(name="python", version=reading.python))
@@ -74,7 +75,9 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         [*changes, *versions, *unlabelled],
         key=lambda change: (change.before.split()[0] != "torch", not change.for_cuda),
     )
-    judged.distributions = list(_verdicts(answer, reading, judged.changes, unknown, expected))
+    stated = dict(_without_release(unknown, reading, is_offline=context.settings.offline))
+    stated |= {name: ("not-judged", evidence) for name, evidence in built.items()}
+    judged.distributions = list(_verdicts(answer, reading, judged.changes, stated, expected))
     if isinstance(answer, Conflict):
         judged.core = answer.core
         facts = "; ".join(item.text for item in answer.core)
@@ -83,6 +86,19 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         return None
     judged.requirements = [item.text for item in answer.request.requirements]
     return answer
+
+
+def _built_here(reading: Reading, catalog: Catalog) -> dict[str, str]:
+    """Return what pip builds for ROCm because the commands set the variables for it, with the evidence."""
+    if reading.document is not None or reading.installed:
+        return {}
+    needed = {item.name: switches(catalog, item.name) for item in reading.items if item.installer == "pip"}
+    return {
+        name: "pip builds it here for ROCm, with "
+        + join_words([f"{key}={value}" for key, value in wanted.items()], joiner="and")
+        for name, wanted in needed.items()
+        if wanted and wanted.items() <= reading.variables.items()
+    }
 
 
 def _open(item: Item, evidence: str) -> JudgedItem:
@@ -224,11 +240,26 @@ def _unlabelled(answer: Resolution | Conflict, kept: Sequence[Item], reading: Re
                 yield Change(str(item), pick.pinned, reason, for_cuda=True)
 
 
+def _without_release(
+    unknown: Mapping[str, NoVersionError], reading: Reading, *, is_offline: bool
+) -> Iterator[tuple[str, tuple[Verdict, str]]]:
+    """Yield the verdict about what no index has, by name.
+
+    A project that no index has, and a build with a label of somebody's own, may be on an index that the file
+    does not name. A version that the indexes of its project do not have cannot be installed.
+    """
+    own = {item.name for item in reading.items if "+" in item.version}
+    for name, error in unknown.items():
+        is_wrong = error.is_published and not is_offline and name not in own
+        evidence = f"{error.message} {error.hint}".strip().rstrip(".")
+        yield name, ("does-not-fit" if is_wrong else "not-judged", evidence)
+
+
 def _verdicts(
     answer: Resolution | Conflict,
     reading: Reading,
     changes: Sequence[Change],
-    unknown: Mapping[str, NoVersionError],
+    stated: Mapping[str, tuple[Verdict, str]],
     expected: ExpectedTarget,
 ) -> Iterator[JudgedItem]:
     changed = {change.before: change for change in changes}
@@ -248,9 +279,9 @@ def _verdicts(
         elif item.url:
             evidence = f"it comes from {item.url}, and is not looked up by name"
             yield replace(judged, evidence=evidence)
-        elif item.name in unknown and not (change and change.for_cuda):
-            error = unknown[item.name]
-            yield replace(judged, evidence=f"{error.message} {error.hint}".strip().rstrip("."))
+        elif item.name in stated and not (change and change.for_cuda):
+            verdict, evidence = stated[item.name]
+            yield replace(judged, verdict=verdict, evidence=evidence)
         elif change:
             source = f" ({change.source})" if change.source else ""
             yield replace(judged, verdict="does-not-fit", evidence=change.reason + source)

@@ -17,7 +17,7 @@ from builders.index import Index
 from builders.machine.host import glibc_version, missing_python
 from builders.network.urls import public_index
 from matrix.judging.target import released_with
-from matrix.reading.pip_line import PipLine, url_path
+from matrix.reading.pip_line import PipLine, file_version, url_path
 from matrix.reading.requirements import finding
 from resolver.answers.resolve import resolve
 from resolver.compiling.names import replacement
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 TORCH_FAMILY = ("torch", "torchvision", "torchaudio")
 _TORCH_INDEX = re.compile(r"download(?:-r2)?\.pytorch\.org/whl/(?:nightly/|test/)?(rocm[\d.]+|cpu|cu\d+)")
-_ROCM_LABEL = re.compile(r"rocm(\d+\.\d+)")
+_ROCM_LABEL = re.compile(r"rocm(?:(\d+\.\d+)|(\d)(\d)\d?(?![\d.]))")
+"""Some projects write ROCm 5.6.1 as ``rocm561``."""
 _TORCH_LABEL = re.compile(r"torch(\d+(?:\.\d+)*)")
 _GFX_LABEL = re.compile(r"gfx[0-9a-f]+")
 _CUDA_LABEL = re.compile(r"(?:^|[a-z0-9.]*?[0-9.])(cu\d{2,3})(?!\d)")
@@ -93,11 +94,11 @@ def rocm_of(label: str) -> str:
 
     Examples
     --------
-    >>> rocm_of("rocm6.4.torch2.9.1.gfx90a"), rocm_of("cu128")
-    ('6.4', '')
+    >>> rocm_of("rocm6.4.torch2.9.1.gfx90a"), rocm_of("rocm561"), rocm_of("cu128")
+    ('6.4', '5.6', '')
     """
     release = _ROCM_LABEL.match(label)
-    return release[1] if release else ""
+    return (release[1] or f"{release[2]}.{release[3]}") if release else ""
 
 
 class Indexes:
@@ -189,6 +190,8 @@ def check_torch(document: Document, expected: ExpectedTarget) -> Iterator[Findin
         line = entry.pip
         if expected.backend == "rocm":
             yield from _check_cuda(entry, expected)
+        if rocm := rocm_of(_label_of_file(line)):
+            yield from _check_rocm(entry, rocm, expected)
         if line.requirement is None or line.location or line.name in expected.pins:
             continue
         if line.name == "triton" and own_triton not in {"", "triton"}:
@@ -211,11 +214,15 @@ def check_torch(document: Document, expected: ExpectedTarget) -> Iterator[Findin
             yield from _check_rocm(entry, f"{release[1]}.{release[2]}", expected)
 
 
+def _label_of_file(line: PipLine) -> str:
+    """Return the local label of the wheel or archive that a line names by its URL or path."""
+    return file_version(line.location)[1].partition("+")[2]
+
+
 def _check_cuda(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
     line = entry.pip
-    file = Path(url_path(line.location)).name if line.location else ""
-    label = file.partition("+")[2].partition("-")[0] or line.local
-    if cuda_of(label) and (file or line.name not in TORCH_FAMILY):
+    label = _label_of_file(line) or line.local
+    if cuda_of(label) and (line.location or line.name not in TORCH_FAMILY):
         message = f"The label {label} means a build for CUDA."
         yield finding("cuda-torch", entry, message, fix=_RESOLVE if line.name in TORCH_FAMILY else _PIN)
     row = replacement(expected.catalog, line.name)
@@ -372,7 +379,7 @@ def check_extensions(document: Document, expected: ExpectedTarget) -> Iterator[F
             message = f"pip has to build {line.name} here, isolated and without torch."
             yield finding("built-from-source", indexes.no_binary[line.name], message, fix=_BUILD)
         if line.requirement is not None and line.name not in expected.pins:
-            yield from _check_extension(entry, package, expected, indexes)
+            yield from _check_extension(entry, package, expected, indexes, document.variables)
         yield from _check_label(entry, torch.public, expected)
         yield from _check_published(entry, rocm_of(torch.local), expected)
         if line.local and not indexes.wheels_only(line.name):
@@ -588,7 +595,7 @@ def _check_machine(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
 
 
 def _check_extension(
-    entry: Entry, package: Package, expected: ExpectedTarget, indexes: Indexes
+    entry: Entry, package: Package, expected: ExpectedTarget, indexes: Indexes, variables: Mapping[str, str]
 ) -> Iterator[Finding]:
     line = entry.pip
     if line.local or (line.pinned and _is_published(expected, line.name, line.pinned)):
@@ -606,7 +613,7 @@ def _check_extension(
         yield finding("other-project", entry, message, corrected=corrected, fixable=True, fix=_PIN)
     has_source = any(row.sdist for row in expected.catalog.releases_of(line.name))
     if has_source and not (other_project or _needs_torch(expected.catalog, package.name)):
-        yield from _check_settings(entry, expected)
+        yield from _check_settings(entry, expected, variables)
         return
     if not line.pinned:
         reason = "is not built for this torch" + (" and this GPU" if expected.backend == "rocm" else "")
@@ -634,17 +641,25 @@ def _needs_torch(catalog: Catalog, name: str) -> bool:
     return any(required_name(text) == "torch" for text in needed)
 
 
-def _check_settings(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
-    """Report the settings without which pip builds the source archive for another backend."""
-    needed = {
-        name: value
-        for row in expected.catalog.recipes_of(entry.pip.name)
-        if row.backend == expected.backend == "rocm"
-        for name, value in row.environment.items()
-        if "{" not in value and _SWITCH.search(name)
+def switches(catalog: Catalog, name: str) -> dict[str, str]:
+    """Return the variables without which pip builds a source archive for CUDA, with their values."""
+    return {
+        variable: value
+        for row in catalog.recipes_of(name)
+        if row.backend == "rocm" and not _needs_torch(catalog, name)
+        for variable, value in row.environment.items()
+        if "{" not in value and _SWITCH.search(variable)
     }
-    if needed:
-        settings = join_words([f"{name}={value}" for name, value in needed.items()], joiner="and")
+
+
+def _check_settings(
+    entry: Entry, expected: ExpectedTarget, variables: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Report the settings without which pip builds the source archive for another backend."""
+    needed = switches(expected.catalog, entry.pip.name) if expected.backend == "rocm" else {}
+    missing = needed.items() - variables.items()
+    if missing:
+        settings = join_words([f"{name}={value}" for name, value in sorted(missing)], joiner="and")
         message = (
             f"pip builds PyPI's source archive of {entry.pip.name}, for CUDA unless it runs with {settings}."
         )

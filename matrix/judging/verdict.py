@@ -63,7 +63,7 @@ class Judgement(msgspec.Struct, kw_only=True):
     distributions: list[JudgedItem] = []
     unread: list[Unread] = []
     how: str = ""
-    """How an image was read; empty for anything else."""
+    """How an image was read, or what of a project was not; else empty."""
     platform: dict[str, str] = {}
     """Python, torch and triton of what is installed; ROCm, glibc, libstdc++ (as the GCC that has it) and the
     system of an image."""

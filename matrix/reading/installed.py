@@ -1,23 +1,17 @@
 """Read what is installed: environments (venv, conda, tykky), images, wheels and directories of wheels.
 
-Nothing of it is executed, except that a script lists an image in an isolated container if unsquashfs is not
-installed.
+Nothing of it is executed.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path, PurePosixPath
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builders.containers.files import how_read
-from builders.containers.image import find_image, form_of
-from builders.containers.inspection import inspect_image
 from builders.installed.reading import read_installed
 from builders.probe.environment import INSTALLERS
-from builders.storage.files import cache_root
 from matrix.reading.items import Item, Reading, Unread
 from resolver.errors import UsageError
 
@@ -43,8 +37,6 @@ def read(path: Path) -> Reading:
         items = [_of_wheel(file.name) for file in wheels]
         return Reading(kind="directory of wheels", name=str(path), items=items)
     is_image = path.is_file() or not _is_prefix(path)
-    if path.is_file() and form_of(path) != "archive" and shutil.which("unsquashfs") is None:
-        return _list_image(path)
     return _read_files(path, is_image=is_image)
 
 
@@ -61,9 +53,7 @@ def _of_wheel(name: str) -> Item:
 
 
 def _read_files(path: Path, *, is_image: bool) -> Reading:
-    log = cache_root() / "logs" / f"inspect-{os.uname().nodename}-{os.getpid()}.log"
-    content = read_installed(path, log)
-    log.unlink(missing_ok=True)
+    content = read_installed(path)
     reading = Reading(
         kind="image" if is_image else "environment",
         name=str(path),
@@ -84,31 +74,4 @@ def _read_files(path: Path, *, is_image: bool) -> Reading:
         name, version, build = ([*file.stem.rsplit("-", 2), "", ""])[:3]
         if name not in known and version:
             reading.items.append(Item(name=name, version=version, build=build, installer="conda"))
-    return reading
-
-
-def _list_image(path: Path) -> Reading:
-    """List the distributions of the Python that has torch, else of the one that has most."""
-    facts = inspect_image(find_image(path))
-    python = max(facts.with_torch or facts.pythons, key=lambda each: len(each.holds), default=None)
-    how = (
-        f"{path} was listed by a script in an isolated container, because unsquashfs is not installed: names "
-        "and versions were judged, not the content of files"
-    )
-    known = {
-        "rocm": facts.rocm,
-        "glibc": facts.glibc,
-        "libstdc++": facts.libstdcxx,
-        "os": facts.os,
-        "mpi": facts.mpi,
-    }
-    platform = {name: version for name, version in known.items() if version}
-    reading = Reading(kind="image", name=str(path), installed=True, how=how, platform=platform)
-    if python is not None:
-        reading.python = python.version
-        reading.items += [
-            Item(name=name, version=version, installer="unknown")
-            for name, version in python.holds.items()
-            if name not in INSTALLERS
-        ]
     return reading

@@ -101,7 +101,7 @@ class Reading(msgspec.Struct, kw_only=True):
     platform: dict[str, str] = {}
     """What else an image has: ROCm, glibc, libstdc++ (as the GCC that has it), operating system, MPI."""
     how: str = ""
-    """How an image was read; empty for anything else."""
+    """How an image was read, or what of a project was not; else empty."""
 
     def add(self, item: Item) -> None:
         """Add an item; a Python of one version is what the file pins."""

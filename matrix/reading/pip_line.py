@@ -131,13 +131,22 @@ class PipLine(msgspec.Struct, frozen=True, dict=True):
         return parse_requirement(self.requirement_text)
 
     @cached_property
+    def _place(self) -> tuple[str, str]:
+        if self.requirement is not None:
+            return self.requirement.url or "", str(self.requirement.marker or "")
+        text = "".join(self.values("--editable")[:1]) or self.requirement_text
+        location, _, marker = text.partition("; " if "://" in text else ";")
+        return (location.strip(), marker.strip()) if is_location(text) else ("", "")
+
+    @property
     def location(self) -> str:
         """The path or URL to install; empty if pip looks up a name."""
-        if self.requirement is not None:
-            return self.requirement.url or ""
-        editable = self.values("--editable")
-        text = editable[0] if editable else self.requirement_text
-        return text if is_location(text) else ""
+        return self._place[0]
+
+    @property
+    def marker(self) -> str:
+        """When the line counts (PEP 508); empty if always."""
+        return self._place[1]
 
     @cached_property
     def name(self) -> str:
@@ -202,9 +211,6 @@ def pip_item(text: str, *, line: int = 0, shown: str = "", indexes: tuple[str, .
     requirement, location = parsed.requirement, parsed.location
     if requirement is None and not location:
         return None
-    marker = str(requirement.marker or "") if requirement else ""
-    if requirement is None:
-        location, _, marker = location.partition("; " if "://" in location else ";")
     _, version = file_version(location)
     extras = requirement.extras if requirement else _extras_of(location)
     pinned = parsed.pinned
@@ -213,8 +219,8 @@ def pip_item(text: str, *, line: int = 0, shown: str = "", indexes: tuple[str, .
         version=pinned or version,
         specifier=str(requirement.specifier) if requirement and not pinned else "",
         extras=tuple(sorted(map(normalize_name, extras))),
-        marker=marker.strip(),
-        url=location.strip(),
+        marker=parsed.marker,
+        url=location,
         hashes=tuple(parsed.values("--hash")),
         indexes=indexes,
         line=line,

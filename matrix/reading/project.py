@@ -23,10 +23,10 @@ from matrix.reading.pip_line import parse_requirement, pip_item
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name
 from resolver.texts import printable
-from resolver.versions import shorten
+from resolver.versions import join_words, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _TABLE = re2.compile(
     r"(?m)^[ \t]*\[\[?(project|build-system|workspace|dependencies|tool[.]|pypi-dependencies"
@@ -77,7 +77,7 @@ def read(
     ['torch 2.5.1+rocm6.2']
     """
     if name.endswith(".cfg"):
-        return _read_setup(text, name)
+        return _read_setup(text, name, extras)
     try:
         data = tomllib.loads(text)
         document = msgspec.convert(data, PyProject)
@@ -124,13 +124,28 @@ def _read_standard(
     for key, text in requirements_of(document, path, extras, groups):
         name = "requires-python" if key == "project.requires-python" else text
         _add(reading, text, lines.of(name), key)
-    names = {normalize_name(extra) for extra in extras}
-    for extra, texts in (project.optional_dependencies if project else {}).items():
-        if normalize_name(extra) not in names:
-            reading.unread += _not_chosen(texts, f"the extra {extra}", lines)
-    for group, entries in document.dependency_groups.items():
-        if normalize_name(group) not in set(map(normalize_name, groups)):
-            reading.unread += _not_chosen(filter(_is_text, entries), f"the group {group}", lines)
+    optional = project.optional_dependencies if project else {}
+    for extra in (more := _others(optional, extras)):
+        reading.unread += _not_chosen(optional[extra], f"the extra {extra}", lines)
+    for group in (others := _others(document.dependency_groups, groups)):
+        entries = filter(_is_text, document.dependency_groups[group])
+        reading.unread += _not_chosen(entries, f"the group {group}", lines)
+    reading.how = _how(more, others)
+
+
+def _others(names: Iterable[str], chosen: Iterable[str]) -> list[str]:
+    known = {normalize_name(name) for name in chosen}
+    return [name for name in names if normalize_name(name) not in known]
+
+
+def _how(extras: Sequence[str], groups: Sequence[str] = ()) -> str:
+    named = (("--extra", extras), ("--group", groups))
+    parts = [
+        f"{join_words(list(map(printable, names)), most=10, joiner='and')} ({option} NAME adds one)"
+        for option, names in named
+        if names
+    ]
+    return f"It was read without {'; '.join(parts)}" if parts else ""
 
 
 def _is_text(value: object) -> bool:
@@ -332,7 +347,7 @@ def _of_feature(table: Mapping[str, Any], reading: Reading, lines: _Lines) -> No
         _of_poetry(str(name), stated, reading, lines, urls={}, group="")
 
 
-def _read_setup(text: str, name: str) -> Reading:
+def _read_setup(text: str, name: str, chosen: Sequence[str]) -> Reading:
     """Read ``install_requires`` and what goes with it."""
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
@@ -348,8 +363,13 @@ def _read_setup(text: str, name: str) -> Reading:
     for row in _rows(parser.get("options", "install_requires", fallback="")):
         _add(reading, row, numbers.get(row, 0), "install_requires")
     extras = parser["options.extras_require"] if parser.has_section("options.extras_require") else {}
+    others = _others(extras, chosen)
+    reading.how = _how(others)
     for extra, value in extras.items():
         for row in _rows(value):
+            if extra not in others:
+                _add(reading, row, numbers.get(row, 0), f"the extra {extra}")
+                continue
             reason = f"it is of the extra {printable(extra)}; {NOT_CHOSEN}"
             reading.unread.append(Unread(numbers.get(row, 0), printable(row), reason, matters=False))
     return reading

@@ -17,9 +17,12 @@ from matrix.reading import (
     recipe,
     requirements,
 )
+from resolver.errors import UsageError
 from resolver.texts import read_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matrix.reading.items import Reading
 
 _HEAD = 4096
@@ -38,17 +41,23 @@ READERS: tuple[_Reader, ...] = (
 """In this order; the last one reads what no other recognises."""
 
 
-def read(path: Path) -> Reading:
+def read(path: Path, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> Reading:
     """Read what a file, tree or image installs; nothing of it is executed.
 
-    Raise `UsageError` if it cannot be read at all.
+    Of a project, `extras` and dependency `groups` are read, too. Raise `UsageError` if it cannot be read at
+    all.
     """
     if installed.recognises(path):
         return installed.read(path)
-    return read_described(read_text(path, pipes=True), str(path))
+    return read_described(read_text(path, pipes=True), str(path), extras, groups)
 
 
-def read_described(text: str, name: str) -> Reading:
+def read_described(text: str, name: str, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> Reading:
     """Read a text that describes an environment."""
     reader = next(each for each in READERS if each.recognises(Path(name).name, text[:_HEAD]))
+    if reader is project:
+        return project.read(text, name, extras, groups)
+    if extras or groups:
+        msg = f"{name} is not a project, so it has no extras and no dependency groups."
+        raise UsageError(msg, hint="Leave out --extra and --group.")
     return reader.read(text, name)

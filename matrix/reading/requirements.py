@@ -19,7 +19,7 @@ from resolver.texts import printable, read_text
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from ruamel.yaml.comments import CommentedSeq
@@ -208,6 +208,8 @@ class Document(msgspec.Struct, kw_only=True):
     """The entries that conda reads."""
     findings: list[Finding] = []
     """Problems in the structure of the file."""
+    variables: Mapping[str, str] = {}
+    """Those that pip runs with; conda sets its own only when pip has run."""
     has_pip_section: bool = True
     editable: bool = True
 

@@ -81,7 +81,7 @@ def _changes(judged: Judgement, console: Console) -> None:
     if len(groups) > len(shown):
         lines.append(f"  and {len(groups) - len(shown)} more (-v lists them)")
     if lines:
-        console.text("\nThe nearest that works has:\n" + "\n".join(lines))
+        console.text("\nThe nearest that is known to work has:\n" + "\n".join(lines))
 
 
 def _rest(judged: Judgement, console: Console) -> None:
@@ -98,6 +98,10 @@ def _rest(judged: Judgement, console: Console) -> None:
         console.info(f"\n{judged.how}.")
     unread = [line for line in judged.unread if line.matters or console.verbosity > 0]
     if unread:
+        used = {item.line for item in judged.distributions if item.line}
+        lines = used | {line.line for line in judged.unread}
+        if used:
+            console.info(f"\n{judged.kind}: {len(used)} of {counted(len(lines), 'line')} were used.")
         console.info("\nNot read:\n" + "\n".join(f"  {line}" for line in unread))
     _next(judged, console)
 

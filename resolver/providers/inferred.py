@@ -196,7 +196,9 @@ def _no_release(
     if published is None:
         msg = f"No version of {name} matches {text!r}, neither in the catalog nor on an index."
         known.update(row.version for row in project.releases)
-        return NoVersionError(msg, name, hint=f"{_closest(requirement, known)} {asked}")
+        return NoVersionError(
+            msg, name, hint=f"{_closest(requirement, known)} {asked}", is_published=bool(project.releases)
+        )
     reason = _obstacle(catalog, name, published, request)
     msg = f"The catalog does not list {name} {published.version}, and its facts cannot be inferred: {reason}."
     return NoVersionError(msg, name, hint=_closest(requirement, known))

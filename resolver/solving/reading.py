@@ -122,8 +122,10 @@ class Requirements(Part):
             but = self._but_url(nodes[0], 0)
             msg = f"No release of {name} matches {shorten(requirement.text)!r}{but}."
             versions = [release.version for release in nodes[0].releases]
-            hints = (closest_versions(requirement, versions), self.index.ignored(name))
-            raise NoVersionError(msg, name, hint=" ".join(filter(None, hints)))
+            hints = (closest_versions(requirement, versions), ignored := self.index.ignored(name))
+            raise NoVersionError(
+                msg, name, hint=" ".join(filter(None, hints)), is_published=bool(versions) and not ignored
+            )
         for choices in nodes:
             allowed = choices.allowed_by(requirement.specifier)
             terms = {**when, choices.number: choices.everything & ~allowed}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import json
 import os
@@ -11,8 +10,8 @@ import struct
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping
 from pathlib import Path
+from random import Random
 
 import pytest
 from backports import zstd
@@ -23,92 +22,23 @@ from builders.installed.reading import read_installed
 from matrix.cli import main
 from resolver.errors import EnvironmentLacksError, UsageError
 from tests.support.elf import shared_object
+from tests.support.images import (
+    archive_of,
+    docker_archive,
+    layer,
+    oci_archive,
+    oci_directory,
+    sif,
+    squashfs,
+)
 from tests.support.installed import Tree, gpu_code
 
-DATA = 32768
 
-
-def squashfs(root: Path, path: Path) -> Path:
-    """Pack a directory as `apptainer build` does."""
-    subprocess.run(["mksquashfs", root, path, "-quiet", "-no-progress", "-all-root", "-noappend"], check=True)
-    return path
-
-
-def sif(
-    path: Path, system: bytes, *, kind: int = 1, part: int = 2, count: int = 1, start: int = DATA
-) -> Path:
-    """Write a SIF with one partition, byte by byte from sylabs/sif (pkg/sif/sif.go, descriptor.go)."""
-    head = (
-        b"#!/usr/bin/env run-singularity\n".ljust(32, b"\0") + b"SIF_MAGIC\0" + b"01\0" + b"02\0" + bytes(16)
-    )
-    head += struct.pack("<8q", 0, 0, 47, count, 4096, 585 * count, DATA, len(system))
-    extra = struct.pack("<ii", kind, part) + b"02\0"
-    row = struct.pack("<i?IIIqqqqqqq", 0x4004, True, 1, 1, 0, start, len(system), len(system), 0, 0, 0, 0)
-    row += b"squashfs-1".ljust(128, b"\0") + extra.ljust(384, b"\0")
-    path.write_bytes(head.ljust(4096, b"\0") + (row * min(count, 2)).ljust(DATA - 4096, b"\0") + system)
-    return path
-
-
-def layer(root: Path, *names: str, removed: tuple[str, ...] = ()) -> bytes:
-    """Return a layer with some of the files below a directory, and whiteouts."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for name in names:
-            archive.add(root / name, name)
-        for name in removed:
-            archive.addfile(tarfile.TarInfo(name))
-    return out.getvalue()
-
-
-def docker_archive(path: Path, *layers: bytes, env: tuple[str, ...] = ()) -> Path:
-    """Write an archive as `docker save` does (github.com/moby/moby image/spec/spec.md)."""
-    config = json.dumps({"config": {"Env": list(env)}}).encode()
-    names = [f"{number}/layer.tar" for number in range(len(layers))]
-    manifest = json.dumps([{"Config": "config.json", "Layers": names}]).encode()
-    return packed(
-        path, {"manifest.json": manifest, "config.json": config, **dict(zip(names, layers, strict=True))}
-    )
-
-
-def oci_archive(path: Path, *layers: bytes) -> Path:
-    """Write an archive as `podman save --format oci-archive` does (opencontainers/image-spec)."""
-    members: dict[str, bytes] = {}
-
-    def blob(data: bytes) -> dict[str, str]:
-        digest = hashlib.sha256(data).hexdigest()
-        members[f"blobs/sha256/{digest}"] = data
-        return {"digest": f"sha256:{digest}"}
-
-    manifest = {"config": blob(b"{}"), "layers": [blob(data) for data in layers]}
-    index = {"manifests": [blob(json.dumps(manifest).encode())]}
-    return packed(path, {"oci-layout": b"{}", "index.json": json.dumps(index).encode(), **members})
-
-
-def oci_directory(path: Path, *layers: bytes) -> Path:
-    """Write a directory as `skopeo copy IMAGE oci:DIR` does: the members of the archive."""
-    with tarfile.open(oci_archive(path.with_suffix(".packed"), *layers)) as archive:
-        for info in archive:
-            content = archive.extractfile(info)
-            assert content is not None
-            (path / info.name).parent.mkdir(parents=True, exist_ok=True)
-            (path / info.name).write_bytes(content.read())
-    return path
-
-
-def packed(path: Path, members: Mapping[str, bytes]) -> Path:
-    with tarfile.open(path, "w") as archive:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return path
-
-
-def read(path: Path, tmp_path: Path, *, wanted: str = "wanted") -> dict[str, object]:
+def read(path: Path, *, wanted: str = "wanted") -> dict[str, object]:
     """Return the files: their content if it is wanted, else their size; or the target of a link."""
     return {
         file.path: file.link or (file.at.read_bytes() if file.at else file.size)
-        for file in files_of(path, lambda name: wanted in name, tmp_path / "log")
+        for file in files_of(path, lambda name: wanted in name)
     }
 
 
@@ -150,7 +80,7 @@ def test_every_form_has_the_same_files(form: str, root: Path, tmp_path: Path) ->
         "gzip": lambda: oci_archive(tmp_path / "a.tar", gzip.compress(whole)),
         "zstd": lambda: oci_archive(tmp_path / "a.tar", zstd.compress(whole)),
     }
-    found = read(made[form](), tmp_path)
+    found = read(made[form]())
     found.pop(files.VARIABLES, None)
     found.pop("/tmp/other", None)
     assert found == EXPECTED
@@ -160,33 +90,112 @@ def test_later_layers_replace_and_remove(root: Path, tmp_path: Path) -> None:
     first = layer(root, "usr", "etc")
     (root / "usr/lib/other").write_bytes(b"new content")
     second = layer(root, "usr/lib/other", removed=("etc/.wh.a", "usr/lib/.wh.link.so"))
-    found = read(docker_archive(tmp_path / "a.tar", first, second, env=("A=1",)), tmp_path)
+    found = read(docker_archive(tmp_path / "a.tar", first, second, env=("A=1",)))
     assert found["/usr/lib/other"] == len(b"new content")
     assert found.keys() & {"/etc/a", "/usr/lib/link.so"} == set()
     opaque = layer(root, removed=("usr/.wh..wh..opq",))
-    found = read(docker_archive(tmp_path / "b.tar", first, opaque), tmp_path)
+    found = read(docker_archive(tmp_path / "b.tar", first, opaque))
     assert found.keys() - {files.VARIABLES} == {"/etc/a"}
 
 
-def test_large_files_are_unpacked_in_parts(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "_BATCH", 1)
-    assert (
-        read(squashfs(root, tmp_path / "a.sqsh"), tmp_path)["/usr/lib/wanted[1]*.so"]
-        == EXPECTED["/usr/lib/wanted[1]*.so"]
-    )
+@pytest.mark.parametrize("options", ["", "-comp zstd -no-fragments", "-comp xz -b 4096", "-noI -noD -noF"])
+def test_content_of_a_squashfs_is_that_of_its_files(options: str, root: Path, tmp_path: Path) -> None:
+    """Blocks, sparse blocks and fragments, and a directory whose names fill several blocks of metadata."""
+    random = Random(1)
+    for number in range(600):
+        (root / f"etc/wanted-{number:0100}").write_bytes(b"%d" % number)
+    for size in (0, 1, 4095, 4096, 131_072, 131_073, 700_000):
+        (root / f"etc/wanted{size}").write_bytes(random.randbytes(size))
+    with (root / "etc/wanted-sparse").open("wb") as file:
+        file.seek(300_000)
+        file.write(b"end")
+    (root / "etc/new\nline").write_bytes(b"")
+    path = tmp_path / "a.sqsh"
+    subprocess.run(["mksquashfs", root, path, "-quiet", "-no-progress", *options.split()], check=True)
+    expected = {
+        f"/{file.relative_to(root)}": file.read_bytes() if "wanted" in file.name else file.stat().st_size
+        for file in root.rglob("*")
+        if file.is_file() and not file.is_symlink()
+    }
+    found = read(path)
+    assert {path: value for path, value in found.items() if not isinstance(value, str)} == expected
+
+
+def test_other_compressions_are_named(root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.sqsh"
+    subprocess.run(["mksquashfs", root, path, "-quiet", "-no-progress", "-comp", "lz4"], check=True)
+    with pytest.raises(EnvironmentLacksError, match="compressed with lz4, and only gzip, xz and zstd"):
+        read(path)
+
+
+LISTED = "-rw-r--r-- 0/0 52 2020-01-01 00:00 squashfs-root"
+
+
+@pytest.mark.parametrize("target", ["x\n{line}", "{line}", "{outside}", "../../../../../../..{outside}"])
+@pytest.mark.parametrize("form", ["squashfs", "sif", "docker", "directory"])
+def test_links_and_names_lead_to_no_file_of_this_machine(target: str, form: str, tmp_path: Path) -> None:
+    """The target of a link may have the form of a line that `unsquashfs` prints for a file."""
+    outside = tmp_path / "secret" / "wanted"
+    outside.parent.mkdir()
+    outside.write_text("secret")
+    root = tmp_path / "root"
+    (root / "usr").mkdir(parents=True)
+    line = f"{LISTED}{'/..' * 20}{outside}"
+    (root / "usr/wanted-link").symlink_to(target.format(line=line, outside=outside))
+    made = {
+        "squashfs": lambda: squashfs(root, tmp_path / "a.sqsh"),
+        "sif": lambda: sif(tmp_path / "a.sif", squashfs(root, tmp_path / "x").read_bytes()),
+        "docker": lambda: docker_archive(tmp_path / "a.tar", layer(root, "usr")),
+        "directory": lambda: root,
+    }
+    found = read(made[form]())
+    found.pop(files.VARIABLES, None)
+    assert found == {"/usr/wanted-link": str((root / "usr/wanted-link").readlink())}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"abcdefgh", b"../wante"),
+        (b"abcdefgh", b"a/b/c/de"),
+        (b"abcdefgh", b"/etc/abc"),
+        (b"abcdefgh", b"a\0bcdefg"),
+    ],
+)
+def test_names_in_a_squashfs_are_one_part_of_a_path(old: bytes, new: bytes, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "usr").mkdir(parents=True)
+    (root / "usr" / os.fsdecode(old)).write_bytes(b"wanted")
+    path = tmp_path / "a.sqsh"
+    subprocess.run(["mksquashfs", root, path, "-quiet", "-no-progress", "-noI"], check=True)
+    data = path.read_bytes()
+    assert data.count(old) == 1
+    path.write_bytes(data.replace(old, new))
+    with pytest.raises(EnvironmentLacksError, match="is not a name"):
+        read(path)
+
+
+def test_directory_that_contains_itself_is_damage(tmp_path: Path) -> None:
+    """The entry of a directory gets the reference of its parent."""
+    (tmp_path / "root/usr/lib").mkdir(parents=True)
+    path = tmp_path / "a.sqsh"
+    subprocess.run(["mksquashfs", tmp_path / "root", path, "-quiet", "-no-progress", "-noI"], check=True)
+    data = bytearray(path.read_bytes())
+    root = struct.unpack_from("<Q", data, 32)[0]
+    at = data.index(b"usr", 96) - 8
+    struct.pack_into("<H", data, at, root & 0xFFFF)
+    path.write_bytes(data)
+    with pytest.raises(EnvironmentLacksError, match="a directory of it is in itself"):
+        read(path)
 
 
 def test_same_environment_in_every_form(tmp_path: Path) -> None:
     tree = Tree(tmp_path / "root", "image").torch().rocm("6.4.4").extension("apex")
-    one = read_installed(tree.root, tmp_path / "log")
+    one = read_installed(tree.root)
     packed_ = squashfs(tree.root, tmp_path / "x")
     whole = layer(tree.root, "opt", "usr", "etc")
     forms = {
-        sif(
-            tmp_path / "a.sif", packed_.read_bytes()
-        ): "its file system (unsquashfs) was read without starting it",
+        sif(tmp_path / "a.sif", packed_.read_bytes()): "its file system was read without starting it",
         docker_archive(tmp_path / "a.tar", whole): "its layers were read without starting it",
         oci_archive(tmp_path / "b.tar", whole): "its layers were read without starting it",
         oci_directory(tmp_path / "oci", whole): "its layers were read without starting it",
@@ -194,7 +203,7 @@ def test_same_environment_in_every_form(tmp_path: Path) -> None:
     }
     for path, how in forms.items():
         assert how_read(path) == how
-        other = read_installed(path, tmp_path / "log")
+        other = read_installed(path)
         assert other.versions == one.versions == {"torch": "2.9.1+rocm6.4", "apex": "1.0"}
         assert other.rocm == one.rocm
         assert other.objects == one.objects
@@ -205,7 +214,7 @@ def test_tykky_environment_is_read(tmp_path: Path) -> None:
     tree = Tree(tmp_path / "root" / "miniforge" / "envs" / "env1", "conda").torch()
     (tmp_path / "tykky").mkdir()
     squashfs(tmp_path / "root", tmp_path / "tykky" / "img.sqfs")
-    found = read_installed(tmp_path / "tykky", tmp_path / "log")
+    found = read_installed(tmp_path / "tykky")
     assert found.versions == {"torch": "2.9.1+rocm6.4"}
     assert found.is_conda
     assert tree.python == found.python
@@ -250,12 +259,14 @@ def bad(path: Path) -> dict[str, Path]:
         "negative": sif(path / "negative.sif", good, start=-1),
         "damaged": sif(path / "damaged.sif", good[:96] + b"\xff" * (len(good) - 96)),
         "no squashfs": sif(path / "other.sif", b"x" * 4096),
-        "cut archive": packed(path / "cut.tar", {"manifest.json": b'[{"Config": "c", "Layers": ["x"]}]'}),
-        "no json": packed(path / "json.tar", {"manifest.json": b"[[["}),
-        "no layers": packed(path / "layers.tar", {"manifest.json": b"{}"}),
+        "cut archive": archive_of(path / "cut.tar", {"manifest.json": b'[{"Config": "c", "Layers": ["x"]}]'}),
+        "no json": archive_of(path / "json.tar", {"manifest.json": b"[[["}),
+        "no layers": archive_of(path / "layers.tar", {"manifest.json": b"{}"}),
         "bad layer": docker_archive(path / "layer.tar", gzip.compress(whole)[:40]),
         "bad zstd": docker_archive(path / "zstd.tar", zstd.compress(whole)[:20]),
-        "empty index": packed(path / "index.tar", {"oci-layout": b"", "index.json": b'{"manifests": []}'}),
+        "empty index": archive_of(
+            path / "index.tar", {"oci-layout": b"", "index.json": b'{"manifests": []}'}
+        ),
         "no blob": lost,
         "linked blob": linked,
     }
@@ -273,21 +284,53 @@ def test_bad_image_is_a_clear_error(name: str, tmp_path: Path) -> None:
     (tmp_path / "root/etc").mkdir(parents=True)
     path = bad(tmp_path / "root")[name]
     with pytest.raises((EnvironmentLacksError, UsageError), match=path.name):
-        read(path, tmp_path)
+        read(path)
 
 
 def test_encrypted_image_is_named_so(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentLacksError, match="is encrypted"):
-        read(sif(tmp_path / "a.sif", b"\x01" * 4096, kind=5), tmp_path)
+        read(sif(tmp_path / "a.sif", b"\x01" * 4096, kind=5))
 
 
-def test_bomb_is_not_unpacked(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_MOST_UNPACKED", 1 << 20)
+def bombs(root: Path, path: Path) -> dict[str, tuple[Path, str]]:
+    """Write images that claim or unpack to far more than they have, each with the reason of its rejection."""
     (root / "usr/lib/zeros").write_bytes(bytes(1 << 22))
-    for compress in (gzip.compress, zstd.compress):
-        path = oci_archive(tmp_path / "a.tar", compress(layer(root, "usr")))
-        with pytest.raises(EnvironmentLacksError, match="larger than those of any real image"):
-            read(path, tmp_path)
+    zeros = layer(root, "usr")
+    path.mkdir()
+    header = tarfile.TarInfo("x")
+    header.type, header.size = tarfile.XHDTYPE, 6 << 30
+    name = tarfile.TarInfo("x")
+    name.type, name.size = tarfile.GNUTYPE_LONGNAME, 6 << 30
+    sparse = tarfile.TarInfo("usr/wanted")
+    sparse.size = 1 << 40
+    link = tarfile.TarInfo("usr/link")
+    link.type, link.linkname = tarfile.SYMTYPE, "a/" * 100_000
+    members = {"oci-layout": b"{}", "index.json": b'{"manifests": [{"digest": "sha256:a"}]}'}
+    members["blobs/sha256/a"] = members["index.json"]
+    larger, wide = "it unpacks to more than any real image", "a header of it has 6,442,450,944 bytes"
+    return {
+        "zeros, gzip": (oci_archive(path / "gz.tar", gzip.compress(zeros)), larger),
+        "zeros, zstd": (oci_archive(path / "zstd.tar", zstd.compress(zeros)), larger),
+        "size": (docker_archive(path / "size.tar", sparse.tobuf(tarfile.GNU_FORMAT)), larger),
+        "pax": (docker_archive(path / "pax.tar", header.tobuf(tarfile.PAX_FORMAT)), wide),
+        "name": (docker_archive(path / "name.tar", name.tobuf(tarfile.GNU_FORMAT)), wide),
+        "link": (
+            docker_archive(path / "link.tar", link.tobuf(tarfile.PAX_FORMAT)),
+            "a path in it has 200,000",
+        ),
+        "itself": (archive_of(path / "itself.tar", members), "'config'"),
+    }
+
+
+BOMBS = ("zeros, gzip", "zeros, zstd", "size", "pax", "name", "link", "itself")
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bomb_is_not_unpacked(name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_SMALL_UNPACKED", 1 << 20)
+    path, reason = bombs(root, tmp_path / "bombs")[name]
+    with pytest.raises(EnvironmentLacksError, match=reason):
+        read(path)
 
 
 def test_names_do_not_leave_the_directory(tmp_path: Path) -> None:
@@ -298,7 +341,7 @@ def test_names_do_not_leave_the_directory(tmp_path: Path) -> None:
     with tarfile.open(fileobj=out, mode="w") as archive:
         archive.addfile(member, io.BytesIO(b"abc"))
     before = set(tmp_path.parent.iterdir())
-    assert read(docker_archive(tmp_path / "a.tar", out.getvalue()), tmp_path)["/wanted-outside"] == b"abc"
+    assert read(docker_archive(tmp_path / "a.tar", out.getvalue()))["/wanted-outside"] == b"abc"
     assert set(tmp_path.parent.iterdir()) == before
 
 

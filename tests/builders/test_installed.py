@@ -551,12 +551,12 @@ def test_environment_over_another_has_the_packages_of_both(tmp_path: Path) -> No
     site = "opt/matrix/lib/python3.12/site-packages"
     tree.file(f"{site}/base_image.pth", f"import site; site.addsitedir('/{tree.site}')".encode())
     tree.dist("apex", "1.9.0", site=site).dist("numpy", "2.1.0", site=site)
-    found = read_installed(tree.root, tmp_path / "log")
+    found = read_installed(tree.root)
     assert found.sites == [f"/{site}", f"/{tree.site}"]
     assert found.versions == {"torch": "2.9.1+rocm6.4", "apex": "1.9.0", "numpy": "2.1.0"}
     tree.dist("setuptools", "70.0", site="usr/lib/python3/dist-packages")
     (tree.root / site / "base_image.pth").unlink()
-    found = read_installed(tree.root, tmp_path / "log")
+    found = read_installed(tree.root)
     assert found.sites == [f"/{tree.site}"]
 
 
@@ -564,7 +564,7 @@ def test_copies_inside_a_distribution_are_not_installed(tmp_path: Path) -> None:
     """Setuptools has distributions of others in a directory of its own."""
     tree = image(tmp_path / "env").dist("setuptools", "80.0")
     tree.dist("zipp", "3.23.0", site=f"{tree.site}/setuptools/_vendor")
-    found = read_installed(tree.root, tmp_path / "log")
+    found = read_installed(tree.root)
     assert {"setuptools"} <= {*found.versions}
     assert "zipp" not in found.versions
 
@@ -573,11 +573,11 @@ def test_rocm_of_an_image_is_the_one_that_it_states(tmp_path: Path) -> None:
     """Debian's library has another number, and that of torch's wheel has only two parts."""
     tree = image(tmp_path / "env")
     tree.file("opt/rocm-7.2.4/.info/version", b"7.2.4-93\n")
-    assert read_installed(tree.root, tmp_path / "log").platform["rocm"] == "7.2.4"
+    assert read_installed(tree.root).platform["rocm"] == "7.2.4"
 
 
 def judged(tree: Tree, side: Side, user: dict[str, str] | None = None) -> list[Finding]:
-    return findings_of(read_installed(tree.root, tree.root.parent / "log"), side, None, user or {})
+    return findings_of(read_installed(tree.root), side, None, user or {})
 
 
 def test_network_plugin_that_rccl_opens_is_named(tmp_path: Path, side: Side) -> None:

@@ -144,15 +144,13 @@ def test_file_is_downloaded_once(index: LocalIndex) -> None:
     assert cached() == [path]
 
 
-def test_file_with_wrong_hash_is_kept_aside(index: LocalIndex) -> None:
+def test_file_with_wrong_hash_is_not_kept(index: LocalIndex) -> None:
     pin = index.add(DATA)
     index.add(b"something else")
     with pytest.raises(MatrixError, check=has_id("hash-mismatch")) as caught:
         fetch_sdist("tiny", pin)
-    (aside,) = cached()
-    assert aside == path_of(pin).with_name(f"{FILE}.mismatch")
-    assert aside.read_bytes() == b"something else"
-    for text in (FILE, pin.sha256, hashlib.sha256(b"something else").hexdigest(), str(aside), "127.0.0.1"):
+    assert cached() == []
+    for text in (FILE, pin.sha256, hashlib.sha256(b"something else").hexdigest(), "127.0.0.1"):
         assert text in caught.value.message
     assert not path_of(pin).exists()
 
@@ -160,14 +158,13 @@ def test_file_with_wrong_hash_is_kept_aside(index: LocalIndex) -> None:
     assert fetch_sdist("tiny", pin).read_bytes() == DATA
 
 
-def test_damaged_cached_file_is_moved_aside(index: LocalIndex) -> None:
+def test_damaged_cached_file_is_removed(index: LocalIndex) -> None:
     pin = index.add(DATA)
     path = fetch_sdist("tiny", pin)
     path.write_bytes(DATA[:-1])
     with pytest.raises(MatrixError, match="from the cache", check=has_id("hash-mismatch")):
         fetch_sdist("tiny", pin, offline=True)
     assert not path.exists()
-    assert path.with_name(f"{FILE}.mismatch").read_bytes() == DATA[:-1]
     assert fetch_sdist("tiny", pin).read_bytes() == DATA
 
 

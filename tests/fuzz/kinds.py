@@ -10,6 +10,7 @@ import json
 import platform
 import shutil
 import struct
+import subprocess
 import tarfile
 import tempfile
 import tomllib
@@ -19,7 +20,7 @@ from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import tomli_w
 from elftools.elf.elffile import ELFFile
@@ -28,9 +29,11 @@ from ruamel.yaml import YAML
 from builders.audit import audit_wheel
 from builders.audit.elf import read_object
 from builders.audit.gpu_code import read_code_objects
+from builders.containers.squashfs import Squashfs
 from builders.diagnosis import read_log
 from builders.index import Index
 from builders.index_client import metadata, pages
+from builders.installed import reading
 from builders.scheduling.slurm import Slurm
 from builders.sources.source import unpack_sdist
 from builders.wheels.wheel import DamagedError
@@ -38,6 +41,7 @@ from matrix.input.inputs import read_inputs
 from matrix.input.settings import read_settings
 from matrix.judging.corrections import check, fixed, read_document
 from matrix.judging.target import ExpectedTarget, expect_request
+from matrix.reading import recipe
 from matrix.reading.recognise import read
 from matrix.reading.requirements import Document
 from resolver.answers.resolve import resolve
@@ -51,6 +55,8 @@ from tests.builders.bundles import HOST, PREFIX, code_object, packed, padded, pl
 from tests.fuzz import mutators
 from tests.support.elf import shared_object
 from tests.support.hostile import CANARY
+from tests.support.images import archive_of, layer, oci_archive, sif
+from tests.support.installed import Tree, library
 from tests.support.strangers import PYLOCK, RUN, SITE, data_of, emitted, everything, read_back
 
 TESTS = Path(__file__).parents[1]
@@ -381,6 +387,11 @@ def objects() -> tuple[bytes, ...]:
     )
 
 
+def libraries() -> list[bytes]:
+    versions = ("GLIBCXX_3.4", "GLIBCXX_3.4.9", "GLIBCXX_3.4.30", "CXXABI_1.3", "CXXABI_1.3.13")
+    return [library("libstdc++.so.6", versions), library("libc.so.6", ("GLIBC_2.2.5", "GLIBC_2.34"))]
+
+
 def wheels() -> list[dict[str, bytes]]:
     info = "tiny-1.0.dist-info"
     wheel = f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {TAGS}\n".encode()
@@ -554,6 +565,147 @@ def enter_log(content: bytes, work: Path) -> None:
     read_log(written(content, work / "log"))
 
 
+# Images, environments and recipes.
+
+DOCKERFILE = """\
+ARG BASE=rocm/dev-ubuntu-24.04:7.2
+FROM $BASE AS build
+ENV PIP_EXTRA_INDEX_URL=https://index.example/simple TORCH=2.9.1
+RUN --mount=type=cache,target=/root/.cache pip install "torch==${TORCH}+rocm7.2" \\
+    numpy==2.2.* && cd /src && python setup.py install
+COPY --from=0 /a /b
+FROM build
+RUN <<END
+pip install -r requirements.txt
+END
+CMD ["python"]
+"""
+DEFINITION = """\
+Bootstrap: docker
+From: {{ BASE }}
+Stage: build
+%arguments
+    BASE=rocm/pytorch:latest
+%post
+    export X=1; pip install torch==2.9.1 apex
+%files from build
+    /a /b
+"""
+
+
+@cache
+def tree_of_image() -> dict[str, bytes]:
+    """Return the files of an image with torch, by their paths."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Tree(Path(folder), "image", plugin=False).torch().extension("apex")
+        tree.file(f"{tree.site}/extra.pth", b"import os\n/opt/other/site-packages\n")
+        files = (path for path in tree.root.rglob("*") if path.is_file())
+        return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@cache
+def packed_image() -> bytes:
+    """Return a squashfs whose inodes are not compressed, so that changes of them can be read."""
+    with tempfile.TemporaryDirectory() as folder:
+        root, path = Path(folder, "root"), Path(folder, "a.sqsh")
+        for name, content in tree_of_image().items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(content)
+        line = ["mksquashfs", str(root), str(path), "-quiet", "-no-progress", "-noI", "-noF"]
+        subprocess.run(line, check=True)
+        return path.read_bytes()
+
+
+def mutate_squashfs(random: Random, value: bytes) -> bytes:
+    """Change the header, or the tables, which are at the end."""
+    tables = struct.unpack_from("<Q", value, 64)[0]
+    if random.random() < 0.3:
+        return mutators.data(random, value[:96])[:96].ljust(96, b"\0") + value[96:]
+    return value[:tables] + mutators.data(random, value[tables:])
+
+
+def mutate_sif(random: Random, value: bytes) -> bytes:
+    start = 4096 if random.random() < 0.5 else 0
+    return value[:start] + mutators.data(random, value[start : start + 600]) + value[start + 600 :]
+
+
+@cache
+def sif_image() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return sif(Path(folder, "a.sif"), packed_image()).read_bytes()
+
+
+@cache
+def oci_members() -> dict[str, bytes]:
+    """Return the members of an archive with two layers."""
+    with tempfile.TemporaryDirectory() as folder:
+        names = [*tree_of_image()]
+        for name, content in tree_of_image().items():
+            Path(folder, name).parent.mkdir(parents=True, exist_ok=True)
+            Path(folder, name).write_bytes(content)
+        layers = [
+            layer(Path(folder), *names[::2]),
+            gzip.compress(layer(Path(folder), *names[1::2], removed=("etc/.wh.a",))),
+        ]
+        with tarfile.open(oci_archive(Path(folder, "a.tar"), *layers)) as archive:
+            return {info.name: cast("IO[bytes]", archive.extractfile(info)).read() for info in archive}
+
+
+def mutate_oci(random: Random, value: dict[str, bytes]) -> bytes:
+    name = random.choice([*value])
+    content = value[name]
+    if content.startswith(b"{"):
+        content = mutate_json(random, json.loads(content))
+    elif content.startswith(b"\x1f\x8b") and random.random() < 0.5:
+        content = gzip.compress(with_changed_header(random, gzip.decompress(content)), 1)
+    elif random.random() < 0.5:
+        content = with_changed_header(random, content)
+    else:
+        content = mutators.data(random, content)
+    with tempfile.TemporaryDirectory() as folder:
+        return archive_of(Path(folder, "a.tar"), {**value, name: content}).read_bytes()
+
+
+def mutate_tree(random: Random, value: dict[str, bytes]) -> bytes:
+    """Change one file; return all in a tar archive."""
+    name = random.choice([*value])
+    content = value[name]
+    is_object = content.startswith(b"\x7fELF")
+    changed = mutators.data(random, content) if is_object else mutate_lines(random, content.decode("latin-1"))
+    with tempfile.TemporaryDirectory() as folder:
+        return archive_of(Path(folder, "a.tar"), {**value, name: changed}).read_bytes()
+
+
+def parse_image(content: bytes) -> None:
+    start = content.index(b"hsqs")
+    Squashfs(io.BytesIO(content), start)
+
+
+def enter_image(suffix: str) -> Callable[[bytes, Path], object]:
+    return lambda content, work: read_files(written(content, work / f"a{suffix}"))
+
+
+def enter_tree(content: bytes, work: Path) -> None:
+    root = work / "tree"
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            archive.extractall(root, filter="data")
+        read_files(root)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def read_files(path: Path) -> None:
+    """Read in this process, which has the limits of a case, and derive what is judged."""
+    found = reading.installed(path)
+    for name in ("missing", "editable", "damaged", "owners", "platform", "versions", "torch", "variables"):
+        getattr(found, name)
+
+
+def enter_recipe(name: str) -> Callable[[bytes, Path], object]:
+    return lambda content, _: recipe.read(content.decode(), name)
+
+
 CHECKS = TESTS / "matrix" / "checks"
 LOGS = TESTS / "builders" / "data" / "logs"
 KINDS = (
@@ -610,6 +762,20 @@ KINDS = (
     Kind("json", lambda: [JSON], mutate_json, json.loads, read_page("text/json"), (pages.PageError,)),
     Kind("wheel", wheels, mutate_wheel, parse_zip, enter_wheel, (MatrixError,)),
     Kind("elf", objects, mutate_data, parse_elf, enter_elf, (DamagedError,)),
+    Kind("elf-versions", libraries, mutate_data, parse_elf, enter_elf, (DamagedError,)),
+    Kind(
+        "squashfs",
+        lambda: [packed_image()],
+        mutate_squashfs,
+        parse_image,
+        enter_image(".sqsh"),
+        (MatrixError,),
+    ),
+    Kind("sif", lambda: [sif_image()], mutate_sif, parse_image, enter_image(".sif"), (MatrixError,)),
+    Kind("oci", lambda: [oci_members()], mutate_oci, parse_tar, enter_image(".tar"), (MatrixError,)),
+    Kind("installed", lambda: [tree_of_image()], mutate_tree, parse_tar, enter_tree, (MatrixError,)),
+    Kind("dockerfile", lambda: [DOCKERFILE], mutate_lines, len, enter_recipe("Dockerfile")),
+    Kind("definition", lambda: [DEFINITION], mutate_lines, len, enter_recipe("a.def")),
     Kind("gpu-code", bundles, mutate_data, parse_bundle, enter_gpu_code),
     Kind("sdist", lambda: SDISTS, mutate_sdist, parse_tar, enter_sdist, (MatrixError,)),
     Kind("sdist-metadata", lambda: SDISTS, mutate_sdist, parse_tar, enter_sdist_metadata, (DamagedError,)),

@@ -13,8 +13,8 @@ import uv
 
 from builders.index import Index
 from builders.sources import index_url
+from matrix.api import write_lock
 from matrix.cli import main
-from resolver.lock import dumps
 from tests.support.aliases import OWN, PINNED, lock_with_alias
 from tests.support.tiny import tiny_wheel
 
@@ -36,7 +36,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     other = Index(tmp_path / "other")
     lock = lock_with_alias(tmp_path / "files", index=other.simple.as_uri())
-    (tmp_path / "matrix.lock").write_text(dumps(lock), encoding="utf-8")
+    write_lock(lock, tmp_path / "matrix.lock")
     tiny_wheel(tmp_path / "files", "triton", "99.0")
     for wheel in (tmp_path / "files").glob("*.whl"):
         other.publish(wheel, {})

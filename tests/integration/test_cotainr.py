@@ -26,7 +26,8 @@ import pytest
 
 from builders.building.inputs import environment_of, requirements_in
 from builders.index import Index
-from resolver.lock import dumps, read_lock
+from matrix.api import write_lock
+from resolver.lock import read_lock
 from resolver.model import BaseImage, Resolution
 from resolver.requirements import normalize_name
 from tests.rig.rig import HERE as RIG
@@ -174,7 +175,7 @@ def small(rig: Rig, cotainr: Path) -> User:
     Index(user.work / "index").publish(wheel, {})
     lock = lock_of(built_pick("tinyext", wheel_version="1.0+rocm7.2"))
     lock = with_image(lock, BaseImage(name="base", path=str(rig.image)))
-    (user.work / "matrix.lock").write_text(dumps(lock))
+    write_lock(lock, user.work / "matrix.lock")
     (user.work / FILES).mkdir()
     hand_over(user.work)
     good(user.matrix("env", "--for", "cotainr", "-o", FILES))
@@ -261,7 +262,7 @@ def test_changed_lock_makes_container_again(rig: Rig, cotainr: Path) -> None:
     image = BaseImage(name="base", path=str(rig.image))
     for names in (["packaging"], ["packaging", "six"]):
         good(user.matrix("resolve", *names, "--backend", "cpu", "--python", "3.11"))
-        (user.work / "matrix.lock").write_text(dumps(with_image(user.lock, image)))
+        write_lock(with_image(user.lock, image), user.work / "matrix.lock")
         done = user.matrix(*command, **user.building)
         good(done)
         count = f"{len(names)} distribution{'s' if len(names) > 1 else ''}"
@@ -435,7 +436,7 @@ def test_large_environment_is_built_without_any_index(rig: Rig, cotainr: Path) -
     user = User(rig, rig.work(), cotainr)
     good(user.matrix("resolve", *LARGE, "--backend", "cpu", "--python", "3.11"))
     lock = with_image(read_lock(user.work / "matrix.lock"), BaseImage(name="base", path=str(rig.image)))
-    (user.work / "matrix.lock").write_text(dumps(lock))
+    write_lock(lock, user.work / "matrix.lock")
     count = len(lock.distributions)
     assert lock.is_complete
     assert count > 100

@@ -22,10 +22,11 @@ from builders.environments.python import find_python
 from builders.environments.wheelhouse import FetchOptions, fetch_wheels
 from builders.index import Index
 from builders.machine.host import running_python
+from matrix.api import write_lock
 from matrix.cli import main
 from resolver.errors import EnvironmentLacksError
 from resolver.indexes import IndexStrategy
-from resolver.lock import dumps, read_lock
+from resolver.lock import read_lock
 from resolver.model import BaseImage, Resolution
 from resolver.reporter import SILENT
 from tests.support.locks import built_pick, local_file, locked_pick, with_image, with_kept
@@ -105,7 +106,7 @@ def lock(tmp_path: Path, both: str, monkeypatch: pytest.MonkeyPatch, capsys: Cap
         wheel = tiny_wheel(tmp_path / "made", name, version, requires=requires)
         Index(tmp_path / "index").publish(wheel, {"build_key": name})
     complete = replace(resolution, picks=tuple(picks), left_open=())
-    Path("matrix.lock").write_text(dumps(complete))
+    write_lock(complete)
     capsys.readouterr()
     return complete
 
@@ -149,7 +150,7 @@ def test_pip_installs_what_the_lock_has(consumer: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("consumer", ["venv", "easybuild", "apptainer"])
 def test_extended_image_gets_what_the_lock_has(lock: Resolution, consumer: str, tmp_path: Path) -> None:
     kept = with_kept(with_image(lock, BaseImage(name="base", path="/base.sif")), "torch")
-    Path("matrix.lock").write_text(dumps(kept))
+    write_lock(kept)
     out = tmp_path / "out"
     out.mkdir()
     assert main(["env", "--for", consumer, "-o", str(out)]) == 0

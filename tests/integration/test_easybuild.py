@@ -23,8 +23,9 @@ import pytest
 from uv import find_uv_bin
 
 from builders.index import Index
+from matrix.api import write_lock
 from matrix.cli import main
-from resolver.lock import dumps, read_lock
+from resolver.lock import read_lock
 from resolver.model import BaseImage
 from tests.rig.rig import Rig
 from tests.support.locks import with_image, with_kept
@@ -133,7 +134,7 @@ class Site:
             digest = f"sha256:{hashlib.sha256(image.read_bytes()).hexdigest()}"
             base = BaseImage(name="image", path=str(image), digest=digest)
             lock = with_image(read_lock(Path("matrix.lock")), base)
-            Path("matrix.lock").write_text(dumps(with_kept(lock, "torch")))
+            write_lock(with_kept(lock, "torch"))
             assert main(["env", "--for", "easybuild", "-o", "lines.py"]) == 0
         (self.work / "PyTorch.eb").write_text(HEAD + (self.work / "lines.py").read_text() + TAIL)
         self.own()

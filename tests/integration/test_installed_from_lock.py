@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
 from builders.sources import index_url
+from matrix.api import write_lock
 from matrix.cli import main
 from resolver.indexes import File
 from resolver.lock import dumps, read_lock
@@ -141,7 +142,7 @@ def test_file_that_changed_is_refused(work: Path) -> None:
     assert pick is not None
     wrong = replace(pick, files=(replace(pick.files[0], sha256="0" * 64),))
     picks = tuple(wrong if other.name == "click" else other for other in lock.picks)
-    Path("matrix.lock").write_text(dumps(replace(lock, picks=picks)))
+    write_lock(replace(lock, picks=picks))
     assert main(["fetch", "click"]) == 1
     assert main(["env", "--for", "pip", "--hashes", "-o", "requirements.txt"]) == 0
     python = new_environment("env")

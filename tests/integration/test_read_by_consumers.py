@@ -18,8 +18,9 @@ from msgspec.structs import replace
 
 from builders.index import Index
 from builders.machine.host import running_python
+from matrix.api import write_lock
 from matrix.cli import main
-from resolver.lock import dumps, read_lock
+from resolver.lock import read_lock
 from tests.support.locks import local_file, locked_pick, with_index
 from tests.support.tiny import tiny_index, tiny_wheel
 from tests.support.web_server import web_server
@@ -63,7 +64,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Pa
         {"torch": [("2.13.0+cpu", ["sympy"]), ("99.0+cpu", [])], "deepspeed": [("99.0", [])]},
     )
     lock = with_index(read_lock(Path("matrix.lock")), (torch / "simple").as_uri(), "torch")
-    Path("matrix.lock").write_text(dumps(lock))
+    write_lock(lock)
     tiny_index(
         tmp_path / "trap",
         {
@@ -166,7 +167,7 @@ def complete(work: Path) -> None:
         (wheel,) = (root / "simple" / name).glob(f"{name}-{EXPECTED[name]}-*.whl")
         index = url if name == "torch" else ""
         picks.append(locked_pick(name, EXPECTED[name], local_file(wheel, index=url), index=index))
-    Path("matrix.lock").write_text(dumps(replace(lock, picks=tuple(picks), left_open=())))
+    write_lock(replace(lock, picks=tuple(picks), left_open=()))
 
 
 @pytest.mark.parametrize("consumer", ["pip", "cotainr", "tykky"])

@@ -21,9 +21,9 @@ import uv
 from msgspec.structs import replace
 
 from builders.diagnosis import read_log
+from matrix.api import write_lock
 from matrix.cli import main
 from matrix.consumers.shared.installation import Installation
-from resolver.lock import dumps
 from tests.support.locks import lock_of, locked_pick
 from tests.support.therock import write_packages
 from tests.support.tiny import tiny_wheel
@@ -183,7 +183,7 @@ def test_file_for_uv_does_not_take_the_rocm_of_another_gpu_from_the_cache(
     """The first project stands for one that was installed without the name of the GPU."""
     monkeypatch.chdir(tmp_path)
     lock = _installation().lock
-    Path("matrix.lock").write_text(dumps(lock))
+    write_lock(lock)
     assert main(["env", "--for", "uv", "-o", "pyproject.toml"]) == 0
     table = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["uv"]["extra-build-variables"]
     project = f"""

@@ -25,8 +25,8 @@ from msgspec.structs import replace
 
 from builders.audit.platform_tags import too_new_glibc
 from builders.index import Index
+from matrix.api import write_lock
 from resolver.indexes import File
-from resolver.lock import dumps
 from resolver.model import Distribution
 from tests.rig.rig import HERE as RIG
 from tests.rig.rig import USER, Rig
@@ -100,7 +100,7 @@ class User:
             picks.append(built(name, version, local_file(made)))
         lock = lock_of(*picks)
         target = replace(lock.target, python="3.11")
-        (self.work / "matrix.lock").write_text(dumps(replace(lock, target=target)))
+        write_lock(replace(lock, target=target), self.work / "matrix.lock")
         self.own()
         done = self.rig.matrix("env", "--for", "tykky", "-o", ".", cwd=self.work)
         assert done.returncode == 0, done.stderr

@@ -22,8 +22,8 @@ from msgspec.structs import replace
 from uv import find_uv_bin
 
 from builders.index import Index
+from matrix.api import write_lock
 from matrix.cli import main
-from resolver.lock import dumps
 from tests.support.locks import built_pick, local_file, lock_of, locked_pick
 from tests.support.tiny import tiny_wheel, wheel_of
 
@@ -128,7 +128,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     index = (work / "torch-index" / "simple").as_uri()
     built = replace(built_pick("deepspeed"), version="0.19.8", wheel_version=DEEPSPEED)
     lock = lock_of(locked_pick("torch", TORCH, local_file(torch, index=index), index=index), built)
-    (work / "matrix.lock").write_text(dumps(lock))
+    write_lock(lock, work / "matrix.lock")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(work)
         assert main(["env", "--for", "pip", "-q", "-o", "requirements.txt"]) == 0

@@ -13,10 +13,11 @@ from builders.audit import audit_wheel
 from builders.building.plan import BuildHost, Task, plan
 from builders.building.provenance import read_statement
 from builders.index import Index
+from matrix.api import write_lock
 from matrix.cli import main
 from matrix.input.settings import Settings, load_catalog
 from matrix.show.resolution_text import resolution_text
-from resolver.lock import dumps, read_lock
+from resolver.lock import read_lock
 from resolver.model import Resolution
 from tests.support.aliases import ALIAS, OWN, PINNED, lock_with_alias
 from tests.support.tasks import make_host, make_recipe
@@ -28,7 +29,7 @@ Capture = pytest.CaptureFixture[str]
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "no-programs"))
-    (tmp_path / "matrix.lock").write_text(dumps(lock_with_alias(tmp_path / "files")), encoding="utf-8")
+    write_lock(lock_with_alias(tmp_path / "files"), tmp_path / "matrix.lock")
     return tmp_path
 
 

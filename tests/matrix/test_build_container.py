@@ -20,6 +20,7 @@ from builders.building.inputs import unlocked_requirements
 from builders.building.records import TaskState
 from builders.findings import Finding
 from builders.index import Index
+from matrix.api import write_lock
 from matrix.building.container import STEPS
 from matrix.cli import main
 from matrix.commands import build_container, build_wheels
@@ -28,7 +29,7 @@ from matrix.input.facts_file import Draft
 from matrix.judging.verdict import Judgement, Verdict
 from resolver.facts.catalog import load
 from resolver.facts.schema import Package, Requires
-from resolver.lock import dumps, read_lock
+from resolver.lock import read_lock
 from resolver.model import BaseImage, Resolution
 from tests.support.locks import built_pick, local_file, lock_of, locked_pick, with_image
 from tests.support.records import record_of
@@ -138,7 +139,7 @@ def work(tmp_path: Path, add_program: Callable[[str, str], None], verification: 
 
 
 def store(lock: Resolution) -> None:
-    Path("matrix.lock").write_text(dumps(lock))
+    write_lock(lock)
 
 
 def made(*options: str) -> int:

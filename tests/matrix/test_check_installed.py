@@ -191,7 +191,7 @@ def image_of_catalog(path: Path, name: str) -> Tree:
 @pytest.mark.parametrize("name", LISTED)
 def test_images_of_lumi_by_their_package_lists(name: str, tmp_path: Path) -> None:
     """On the last day of each driver, the only alarms are the driver's, and what LUMI's support warns of."""
-    installed = read_installed(image_of_catalog(tmp_path / "image", name).root, tmp_path / "log")
+    installed = read_installed(image_of_catalog(tmp_path / "image", name).root)
     assert installed.versions == CATALOG.image[name].holds
     rocm = minor(CATALOG.image[name].rocm)
     windows = CATALOG.windows_of("lumi-g")

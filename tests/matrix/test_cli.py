@@ -165,9 +165,9 @@ def test_new_command_module_needs_no_registration(tmp_path: Path, monkeypatch: p
 
 
 def test_commands_do_not_import_each_other() -> None:
-    """Only build-container and check do: their steps are other commands."""
+    """Only those do whose steps are other commands."""
     for file in (ROOT / "matrix" / "commands").glob("*.py"):
-        if file.stem not in {"build_container", "check"}:
+        if file.stem not in {"build_container", "check", "add", "remove"}:
             assert "matrix.commands" not in file.read_text().replace(f"matrix.commands.{file.stem}", ""), file
 
 

@@ -20,10 +20,11 @@ from ruamel.yaml import YAML
 from builders.index import Index
 from builders.machine.host import running_python
 from builders.network.urls import public_index
+from matrix.api import write_lock
 from matrix.cli import main
 from matrix.consumers import consumer_names
 from matrix.consumers.shared.shell import installed_check
-from resolver.lock import dumps, read_lock
+from resolver.lock import read_lock
 from resolver.model import BaseImage, Resolution
 from tests.support.locks import built_pick, local_file, lock_of, locked_pick, with_image, with_kept
 from tests.support.tiny import tiny_wheel
@@ -60,7 +61,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(lock: Resolution, path: str = "matrix.lock") -> Resolution:
-    Path(path).write_text(dumps(lock))
+    write_lock(lock, path)
     return lock
 
 

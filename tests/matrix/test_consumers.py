@@ -14,13 +14,14 @@ from ruamel.yaml import YAML
 
 from builders.index import Index
 from builders.machine.host import glibc_version
+from matrix.api import write_lock
 from matrix.cli import main
 from matrix.consumers import consumer_names, load_consumer
 from matrix.consumers.shared.installation import Installation
 from matrix.consumers.shared.shell import fill
 from resolver.errors import UsageError
 from resolver.indexes import File
-from resolver.lock import dumps, read_lock
+from resolver.lock import read_lock
 from resolver.model import BaseImage
 from resolver.requirements import parse_requirement
 from tests.support.locks import locked_pick, with_image, with_kept
@@ -281,7 +282,7 @@ def test_job_scripts_get_variables_of_built_distributions(work: Path) -> None:
 def test_variable_that_must_not_be_set_is_unset(work: Path) -> None:
     lock = read_lock(work / "bare.lock")
     picks = tuple(replace(pick, version="7.0.2") if pick.name == "rocm" else pick for pick in lock.picks)
-    (work / "newer.lock").write_text(dumps(replace(lock, picks=picks)))
+    write_lock(replace(lock, picks=picks), work / "newer.lock")
     assert env("cotainr", "-o", str(work), lock="newer.lock") == 0
     script = Path("environment.sh").read_text()
     variables = _environment(script, USER=work.name, NCCL_NET_GDR_LEVEL="PHB")
@@ -320,7 +321,7 @@ def test_definition_with_wheelhouse_downloads_nothing(work: Path, capsys: Captur
 
 def test_definition_says_how_to_check_base_image(work: Path) -> None:
     image = BaseImage(name="base", path="/images/base.sif", digest="sha256:12ab")
-    (work / "digest.lock").write_text(dumps(with_image(read_lock(work / "bare.lock"), image)))
+    write_lock(with_image(read_lock(work / "bare.lock"), image), work / "digest.lock")
     assert env("apptainer", "-o", "container.def", lock="digest.lock") == 0
     assert (
         "# Check the base image first: `echo '12ab  /images/base.sif' | sha256sum -c`\n"
@@ -336,7 +337,7 @@ def test_definition_rejects_path_with_spaces(work: Path, capsys: Capture) -> Non
 
 def test_definition_of_registry_image_uses_registry(work: Path) -> None:
     lock = with_image(read_lock(work / "bare.lock"), BaseImage(name="amd", path="docker://rocm/dev:6.4"))
-    (work / "docker.lock").write_text(dumps(lock))
+    write_lock(lock, work / "docker.lock")
     assert env("apptainer", "-o", "container.def", lock="docker.lock") == 0
     assert "Bootstrap: docker\nFrom: rocm/dev:6.4\n" in Path("container.def").read_text()
 
@@ -490,7 +491,7 @@ def test_files_name_the_gpu_to_the_packages_of_rocm(
     file = File(f"{name}-7.14.1-py3-none-any.whl", f"https://index.example/{name}", "0" * 64, 1000)
     kept = [pick for pick in lock.picks if pick.kind == "platform" or pick.origin == "preinstalled"]
     picks = (*kept, locked_pick(name.replace("_", "-"), "7.14.1", file))
-    (work / "sdk.lock").write_text(dumps(replace(lock, picks=picks)))
+    write_lock(replace(lock, picks=picks), work / "sdk.lock")
     named = "pylock.toml" if consumer == "pylock" else "out.txt"
     assert env(consumer, "-o", named, lock="sdk.lock") == 0
     for path in files:
@@ -523,7 +524,7 @@ def test_files_install_the_code_of_the_targets_only(
     target = replace(lock.target, gfx=targets)
     left_open = () if complete else ("the requirements of torch: no index was read",)
     changed = replace(lock, picks=tuple(picks), target=target, edges=(), left_open=left_open)
-    (work / "device.lock").write_text(dumps(changed))
+    write_lock(changed, work / "device.lock")
     assert env(consumer, "-o", "out.txt", lock="device.lock") == 0
     text = (work / file).read_text()
     assert {*re.findall(r"device-(?:all|gfx\w+)", text)} == {*extras}, text

@@ -21,10 +21,11 @@ from ruamel.yaml import YAML
 
 from builders.constants import CERTIFICATE_VARIABLES
 from builders.index import Index
+from matrix.api import write_lock
 from matrix.cli import main
 from matrix.consumers.shared.container_variables import DISTURBING, LIMITING
 from resolver.indexes import File
-from resolver.lock import dumps, read_lock
+from resolver.lock import read_lock
 from resolver.model import BaseImage
 from tests.support.locks import locked_pick, with_image
 from tests.support.tiny import tiny_wheel
@@ -387,7 +388,7 @@ def test_script_checks_digest_of_base_image(scripted: Path) -> None:
     lock = read_lock(Path("matrix.lock"))
     digest = hashlib.sha256(image.read_bytes()).hexdigest()
     locked = BaseImage(name="base", path=str(image), digest=f"sha256:{digest}")
-    Path("matrix.lock").write_text(dumps(with_image(lock, locked)))
+    write_lock(with_image(lock, locked))
     assert main(["env", "--for", "cotainr", "--index", "an index", "-o", "env"]) == 0
     assert run_script(scripted).returncode == 0
     image.write_text("another")
@@ -419,14 +420,14 @@ def test_tykky_gets_real_path_of_index(cpu_lock: Path) -> None:
 def test_lower_bound_of_libstdcxx_comes_from_lock(cpu_lock: Path) -> None:
     lock = read_lock(Path("matrix.lock"))
     lock = with_image(lock, BaseImage(name="base", libstdcxx="13.2"))
-    (cpu_lock / "other.lock").write_text(dumps(lock))
+    write_lock(lock, cpu_lock / "other.lock")
     assert main(["env", "--for", "cotainr", "--lock", "other.lock", "-o", "other.yml"]) == 0
     assert "libstdcxx-ng>=13.2" in YAML(typ="safe").load(Path("other.yml").read_text())["dependencies"]
 
 
 def test_unknown_libstdcxx_of_image_is_reported(cpu_lock: Path) -> None:
     lock = with_image(read_lock(Path("matrix.lock")), BaseImage(name="base"))
-    (cpu_lock / "other.lock").write_text(dumps(lock))
+    write_lock(lock, cpu_lock / "other.lock")
     assert main(["env", "--for", "cotainr", "--lock", "other.lock", "-o", "other.yml"]) == 0
     assert "# The libstdc++ of this base image is unknown" in Path("other.yml").read_text()
 
@@ -442,7 +443,7 @@ def test_files_that_container_cannot_see_are_named(
     picks = [
         locked_pick(name, "1.0", File(f"{name}-1.0-py3-none-any.whl", url)) for name, url in urls.items()
     ]
-    (cpu_lock / "other.lock").write_text(dumps(replace(lock, picks=(*lock.picks, *picks))))
+    write_lock(replace(lock, picks=(*lock.picks, *picks)), cpu_lock / "other.lock")
     assert main(["env", "--for", "cotainr", "--lock", "other.lock", "-o", "other.yml"]) == 0
     error = capsys.readouterr().err
     assert "cannot see the files of here==1.0, which are on this machine" in error

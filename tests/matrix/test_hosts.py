@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from builders.index_client import IndexClient
-from matrix.building.locked import unnamed_hosts
+from matrix.api import write_lock
+from matrix.building.locked import check_sources, unnamed_hosts
 from matrix.cli import main
 from matrix.input.settings import Settings
+from resolver.errors import LockError
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Git, Sdist
 from resolver.indexes import File
 from resolver.lock import dumps
 from resolver.model import Distribution
+from resolver.reporter import SILENT
 from tests.support.locks import built_pick, lock_of, locked_pick
+from tests.support.tiny import tiny_wheel
 from tests.support.web_server import web_server
 
 Capture = pytest.CaptureFixture[str]
@@ -82,6 +87,125 @@ def test_hosts_are_named_in_one_line(command: list[str], capsys: Capture) -> Non
     assert lines[0] == (
         "The lock names hosts that your configuration does not name: files.example, index.example."
     )
+
+
+GOOD = "good-1.0-py3-none-any.whl"
+KEY = b"-----BEGIN OPENSSH PRIVATE KEY-----\n"
+KEY_HASH = hashlib.sha256(KEY).hexdigest()
+
+
+@pytest.fixture
+def secret(tmp_path: Path, own_cache: None) -> Path:  # noqa: ARG001  the cache is empty
+    """Return a private file, beside a directory of wheels that the user's configuration names."""
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "link.whl").symlink_to("../home/id_rsa")
+    path = tmp_path / "home" / "id_rsa"
+    path.parent.mkdir()
+    path.write_bytes(KEY)
+    path.chmod(0o600)
+    return path
+
+
+def copies_of(secret: Path) -> list[Path]:
+    """Return the files beside a private file, or below its root, that have its content."""
+    files = [path for path in secret.parent.parent.rglob("*") if path.is_file()]
+    return [path for path in files if path.resolve() != secret and KEY in path.read_bytes()]
+
+
+PATHS = [
+    "file://{root}/home/id_rsa",
+    "FILE://{root}/home/id_rsa",
+    "file://localhost{root}/home/id_rsa",
+    "file://{root}/wheels/../home/id_rsa",
+    "file://{root}/wheels/%2e%2e/home/id%5Frsa",
+    "file://{root}/wheels/link.whl",
+    "file://{root}/home",
+    "file:///./home/id_rsa",
+    "https://mirrored.example/../home/id_rsa",
+    "git+file://{root}/home@0123456789012345678901234567890123456789",
+    "http://127.0.0.1:9/id_rsa",
+    "ftp://127.0.0.1:9/id_rsa",
+]
+
+
+@pytest.mark.usefixtures("secret")
+@pytest.mark.parametrize("sha256", ["", KEY_HASH, ZEROS], ids=["none", "right", "wrong"])
+@pytest.mark.parametrize("url", PATHS)
+def test_lock_of_others_copies_no_private_file(
+    url: str, sha256: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = (tmp_path / "wheels").as_uri()
+    monkeypatch.setenv("PIP_FIND_LINKS", wheels)
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setattr("urllib3.util.retry.Retry.get_backoff_time", lambda _: 0)
+    Path("matrix.toml").write_text(f"[mirrors]\n'https://mirrored.example/' = '{wheels}/'\n")
+    file = File(GOOD, url.format(root=tmp_path), "" if url.startswith("git+") else sha256, 1)
+    Path("matrix.lock").write_text(dumps(lock_of(locked_pick("good", "1.0", file))))
+    assert main(["fetch", "--wheelhouse", "W"]) != 0
+    output = capsys.readouterr()
+    assert "good" in output.err
+    assert sha256 == KEY_HASH or KEY_HASH not in output.out + output.err
+    assert copies_of(tmp_path / "home" / "id_rsa") == []
+    assert not list(Path().glob("W/*"))
+    if not url.startswith("https:"):
+        assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 2
+        assert not Path("requirements.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("pick", "problem"),
+    [
+        (built_pick("good", sdist=Sdist(file="good-1.0.zip", sha256="")), "has no SHA-256"),
+        (built_pick("good", sdist=Sdist(file="good-1.0.zip", sha256=ZEROS, url="file:///a")), "of yours"),
+        (built_pick("good", git=Git(url="file:///root/private.git", commit="0" * 40)), "of yours"),
+        (locked_pick("good", "1.0", File(GOOD, "https://evil.example/good.whl")), "has no SHA-256"),
+        (locked_pick("good", "1.0", File(GOOD, "https://github.com/evil/good.whl")), "has no SHA-256"),
+    ],
+    ids=["sdist without hash", "sdist", "repository", "wheel", "wheel at a host of the catalog"],
+)
+@pytest.mark.usefixtures("own_cache")
+def test_source_that_a_lock_of_others_must_not_name_is_named(
+    pick: Distribution, problem: str, catalog: Catalog
+) -> None:
+    with pytest.raises(LockError, match=f"\n  good: .*{problem}"):
+        check_sources(lock_of(pick), Settings(), catalog, SILENT)
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("command", [["build-wheels"], ["build-one", "00"], ["build-container", "x.sif"]])
+def test_lock_of_others_is_checked_by_each_command_that_fetches(command: list[str], capsys: Capture) -> None:
+    pick = built_pick("apex", git=Git(url="file:///root/private.git", commit="0" * 40))
+    Path("matrix.lock").write_text(dumps(lock_of(pick)))
+    assert main(command) == 2
+    assert "apex: git+file:///root/private.git is not in an index" in capsys.readouterr().err
+
+
+def test_wheel_on_this_machine_is_fetched_if_it_is_the_users(
+    secret: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """With `PIP_FIND_LINKS`; or if this user wrote the lock; but never a file that is not a wheel."""
+    wheel = tiny_wheel(tmp_path / "wheels", "good", "1.0")
+    lock = lock_of(locked_pick("good", "1.0", File(wheel.name, wheel.as_uri())))
+    Path("matrix.lock").write_text(dumps(lock))
+    assert main(["fetch"]) == 2
+    assert f"good: {wheel.as_uri()} is not in an index or a directory of yours" in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+        assert main(["fetch"]) == 0
+    write_lock(lock)
+    assert main(["fetch", "--wheelhouse", "W"]) == 0
+    assert (Path("W") / wheel.name).read_bytes() == wheel.read_bytes()
+    link = tmp_path / "wheels" / "good-1.0-1-py3-none-any.whl"
+    link.symlink_to(secret)
+    write_lock(lock_of(locked_pick("good", "1.0", File(link.name, link.as_uri()))))
+    assert main(["fetch"]) == 1
+    assert copies_of(secret) == []
+
+
+@pytest.mark.parametrize("name", ["id_rsa", "other-1.0-py3-none-any.whl", "good-1.0.sh", "good-x.tar.gz"])
+def test_file_of_a_lock_must_have_the_name_of_a_wheel_or_an_sdist(name: str) -> None:
+    with pytest.raises(LockError, match="is not the name of a wheel or an sdist of good"):
+        dumps(lock_of(locked_pick("good", "1.0", File(name, "https://a.example/x", ZEROS))))
 
 
 COMMANDS = [

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from builders.index import Index
+from matrix.api import write_lock
 from matrix.cli import main
 from matrix.show.resolution_text import reasons_text, resolution_text
 from resolver.indexes import File
-from resolver.lock import dumps
 from resolver.model import Edge, Fact, Resolution
 from tests.support.locks import built_pick, lock_of, locked_pick
 from tests.support.tiny import tiny_wheel
@@ -45,7 +45,7 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolution:
             *(Edge("lightning", name, "run", declared=True) for name in names),
         ),
     )
-    Path("matrix.lock").write_text(dumps(made))
+    write_lock(made)
     return made
 
 

@@ -16,8 +16,9 @@ from ruamel.yaml import YAML
 from builders.index import Index
 from builders.machine.host import running_python
 from builders.network.urls import public_index
+from matrix.api import write_lock
 from matrix.cli import main
-from resolver.lock import dumps, read_lock
+from resolver.lock import read_lock
 from resolver.model import Resolution
 from tests.support.locks import local_file, lock_of, locked_pick
 from tests.support.tiny import tiny_index, tiny_wheel
@@ -248,7 +249,7 @@ def test_index_of_a_pylock_serves_only_what_the_lock_names(capsys: Capture) -> N
 def test_names_that_yaml_reads_as_values_stay_names(name: str) -> None:
     """A lock of a stranger may leave open a requirement of any name."""
     lock = lock_of(requested=(name,))
-    Path("matrix.lock").write_text(dumps(lock))
+    write_lock(lock)
     assert main(["env", "--for", "cotainr", "-o", "env.yml"]) == 0
     document = YAML(typ="safe").load(Path("env.yml").read_text())
     assert document["dependencies"][-1]["pip"][-1] == name
@@ -257,7 +258,7 @@ def test_names_that_yaml_reads_as_values_stay_names(name: str) -> None:
 def lock_from(index: str, version: str = "1.0") -> Resolution:
     file = local_file(tiny_wheel(Path("files").absolute(), "a", version), index=index)
     lock = lock_of(locked_pick("a", version, file, index=index))
-    Path("matrix.lock").write_text(dumps(lock))
+    write_lock(lock)
     return lock
 
 

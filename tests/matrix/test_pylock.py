@@ -19,9 +19,10 @@ from packaging.pylock import Pylock
 
 from builders.index import Index
 from builders.machine.host import running_python
+from matrix.api import write_lock
 from matrix.cli import main
 from resolver.facts.schema import Sdist
-from resolver.lock import dumps, read_lock
+from resolver.lock import read_lock
 from resolver.model import Resolution
 from tests.support.tiny import tiny_wheel
 from tests.support.web_server import web_server
@@ -64,7 +65,7 @@ def lock(web: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
         for pick in lock.picks
     ]
     lock = msgspec.structs.replace(lock, picks=tuple(picks))
-    Path("matrix.lock").write_text(dumps(lock))
+    write_lock(lock)
     machine = platform.machine()
     whl = web[0] / "whl" / "cpu"
     for tags in (f"{ABI}-{ABI}-manylinux_2_17_{machine}", f"cp39-cp39-manylinux_2_17_{machine}"):
@@ -195,7 +196,7 @@ def test_unreachable_index_is_exit_3(built: Path, lock: Resolution, capsys: Capt
         msgspec.structs.replace(pick, index="http://127.0.0.1:9/whl/cpu") if pick.name == "torch" else pick
         for pick in lock.picks
     ]
-    Path("matrix.lock").write_text(dumps(msgspec.structs.replace(lock, picks=tuple(picks))))
+    write_lock(msgspec.structs.replace(lock, picks=tuple(picks)))
     assert main(["env", "--for", "pylock"]) == 3
     output = capsys.readouterr()
     assert output.out == ""
@@ -214,7 +215,7 @@ def test_preinstalled_packages_are_left_out_of_pylock(built: Path, lock: Resolut
         msgspec.structs.replace(pick, origin="preinstalled") if pick.name == "torch" else pick
         for pick in lock.picks
     ]
-    Path("matrix.lock").write_text(dumps(msgspec.structs.replace(lock, picks=tuple(picks))))
+    write_lock(msgspec.structs.replace(lock, picks=tuple(picks)))
     assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 0
     data = read()
     assert [package["name"] for package in data["packages"]] == ["deepspeed"]
@@ -237,6 +238,6 @@ def test_published_wheel_must_match_hash_of_lock(
             wheel=Sdist(made.name, digest),
         )
         picks = tuple(published if pick.name == "deepspeed" else pick for pick in lock.picks)
-        Path("matrix.lock").write_text(dumps(msgspec.structs.replace(lock, picks=picks)))
+        write_lock(msgspec.structs.replace(lock, picks=picks))
         assert main(["env", "--for", "pylock"]) == code
     assert "its SHA-256 differs" in capsys.readouterr().err

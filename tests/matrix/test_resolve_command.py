@@ -222,18 +222,6 @@ def test_conflict_exits_1_and_keeps_the_lock(capsys: Capture) -> None:
     assert lock.read_text() == "as it was"
 
 
-def test_default_request_is_five_packages_for_lumi_g(capsys: Capture) -> None:
-    document = run_json(capsys, "resolve")
-    assert document["target"]["site"] == "lumi-g"
-    assert {pick["name"] for pick in document["picks"]} >= {*FOUR, "torch"}
-
-
-def test_default_cpu_request_is_torch_and_deepspeed(capsys: Capture) -> None:
-    document = run_json(capsys, "resolve", "--backend", "cpu")
-    assert document["request"]["requirements"] == ["torch", "deepspeed"]
-    assert {"torch", "deepspeed"} <= {pick["name"] for pick in document["picks"]}
-
-
 def test_cpu_backend_at_gpu_site_has_no_architectures(capsys: Capture) -> None:
     document = run_json(capsys, "resolve", "torch", "--backend", "cpu", "--site", "lumi-g")
     assert document["target"]["backend"] == "cpu"

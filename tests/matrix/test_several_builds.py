@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from builders.index import Index
 from builders.storage.files import sha256_of
+from matrix.api import write_lock
 from matrix.cli import main
 from matrix.consumers import consumer_names, load_consumer
-from resolver.lock import dumps, read_lock
+from resolver.lock import read_lock
 from resolver.model import BaseImage
 from tests.support.locks import local_file, locked_pick, with_image
 from tests.support.projects import rows_of, write_catalog
@@ -50,7 +51,7 @@ def publish_two(folder: Path, capsys: Capture, *, is_newest: bool, with_torch: b
             replace(locked_pick("torch", TORCH), origin="preinstalled", index="https://index.example")
         )
     lock = with_image(replace(lock, picks=tuple(picks)), BaseImage(name="base", path="/images/base.sif"))
-    Path("matrix.lock").write_text(dumps(lock))
+    write_lock(lock)
     capsys.readouterr()
     assert main(["plan", "--format", "json"]) == 0
     (task,) = json.loads(capsys.readouterr().out)["tasks"]

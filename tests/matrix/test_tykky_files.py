@@ -12,8 +12,8 @@ import pytest
 
 from builders.index import Index
 from builders.machine.host import running_python
+from matrix.api import write_lock
 from matrix.cli import main
-from resolver.lock import dumps
 from tests.support.locks import built_pick, lock_of
 from tests.support.tiny import tiny_wheel
 from tests.support.waiting import wait_for_end, wait_until
@@ -44,7 +44,7 @@ def work(tmp_path: Path) -> Path:
     version = "1.0+cpu"
     Index(tmp_path / "index").publish(tiny_wheel(tmp_path / "made", "fused", version), {"build_key": "x"})
     lock = lock_of(built_pick("fused", wheel_version=version), requested=("fused==1.0",))
-    Path("matrix.lock").write_text(dumps(lock))
+    write_lock(lock)
     assert main(["env", "--for", "tykky", "-o", "."]) == 0
     (tmp_path / "tool").mkdir()
     fake = tmp_path / "tool" / "conda-containerize"

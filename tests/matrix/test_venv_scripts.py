@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from matrix.api import write_lock
 from matrix.cli import main
-from resolver.lock import dumps, read_lock
+from resolver.lock import read_lock
 from resolver.model import BaseImage
 from tests.support.locks import with_image, with_kept
 from tests.support.waiting import wait_for_end, wait_until
@@ -50,7 +51,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     image = folder / "image"
     image.mkdir()
     lock = with_image(read_lock(lock_file), BaseImage(name="image", path=str(image)))
-    lock_file.write_text(dumps(with_kept(lock, "torch")))
+    write_lock(with_kept(lock, "torch"), lock_file)
     assert main(["env", "--for", "venv", "--lock", str(lock_file), "-o", str(folder)]) == 0
     return folder
 

@@ -1,0 +1,88 @@
+"""Write ``matrix.toml``: the first resolution stores its request in it, ``add`` and ``remove`` change it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+import tomlkit
+
+from builders.network.urls import without_password
+from builders.storage.files import write_atomic
+from matrix.input.settings import REQUEST_FILE, Settings
+from matrix.reading.pip_line import parse_line
+from resolver.errors import UsageError, did_you_mean
+from resolver.requirements import normalize_name
+from resolver.versions import shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NOT_STORED = ("upgrade", "offline", "mirrors")
+"""Settings of one run, and those that no option sets."""
+
+
+def store_request(settings: Settings) -> None:
+    """Write the settings of a request to ``matrix.toml``; what is in the file stays as it is.
+
+    Logins in URLs of indexes are left out: pip's configuration or ``~/.netrc`` is the place for them.
+    """
+    document = _document()
+    default = Settings()
+    for field in msgspec.structs.fields(Settings):
+        value = getattr(settings, field.name)
+        if (
+            field.name in _NOT_STORED
+            or field.encode_name in document
+            or value == getattr(default, field.name)
+        ):
+            continue
+        if field.name == "index_url":
+            value = without_password(value)
+        elif field.name == "extra_index_url":
+            value = [without_password(url) for url in value]
+        document[field.encode_name] = value
+    write_request(document)
+
+
+def write_request(document: tomlkit.TOMLDocument) -> None:
+    """Write ``matrix.toml``, atomically."""
+    write_atomic(REQUEST_FILE, tomlkit.dumps(document))
+
+
+def with_requirements(added: Sequence[str], removed: Sequence[str]) -> tomlkit.TOMLDocument:
+    """Return ``matrix.toml`` with other requirements, and with its comments.
+
+    A requirement replaces those on the same name. Raise `UsageError` if a name to remove is not required
+    there, or if a requirement is invalid.
+    """
+    document = _document()
+    texts = document.setdefault("requirements", tomlkit.array())
+    names = [_name(text) for text in texts]
+    for text in removed:
+        name = normalize_name(text)
+        if name not in names:
+            msg = f"{REQUEST_FILE} has no requirement on {shorten(text)}."
+            raise UsageError(msg, hint=did_you_mean(name, filter(None, names)))
+    new = {parse_line(text, "").name: text for text in added}
+    for number in reversed(range(len(names))):
+        name = names[number]
+        if name in {normalize_name(text) for text in removed}:
+            del texts[number]
+        elif name in new:
+            texts[number] = new.pop(name)
+    texts.extend(new.values())
+    return document
+
+
+def _document() -> tomlkit.TOMLDocument:
+    with suppress(FileNotFoundError):
+        return tomlkit.parse(REQUEST_FILE.read_text(encoding="utf-8"))
+    return tomlkit.document()
+
+
+def _name(text: str) -> str:
+    with suppress(UsageError):
+        return parse_line(text, "").name
+    return ""
