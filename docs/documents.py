@@ -47,7 +47,6 @@ DOCUMENTS: dict[str, Any] = {
     "index-list": index.ListDocument,
     "index-add": index.AddDocument,
     "index-check": index.IndexCheckDocument,
-    "index-refresh": index.RefreshDocument,
     "index-remove": index.RemoveDocument,
     "check": check.CheckDocument,
     "catalog-list": catalog.CountsDocument,

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec.structs import replace
-from packaging.utils import parse_wheel_filename
 
-from builders.constants import INDEX_DIRECTORY, LOCK_FILE
+from builders.constants import LOCK_FILE
 from builders.containers.inspection import with_inspected_image
-from builders.index import Index
-from builders.storage.io_errors import not_an_index
-from matrix.command_line.options import add_format, add_index, add_names, add_target_options, date, nonempty
+from matrix.command_line.options import add_format, add_names, add_target_options, date, nonempty
 from matrix.input.inputs import Inputs
 from matrix.input.locking import catalog_with_image_of, overlays_of
 from matrix.input.request import make_request
@@ -34,21 +30,17 @@ from resolver.consequences import (
     Holding,
     Judge,
     Side,
-    WheelRecord,
     between_locks,
     consequences,
-    wheels,
 )
 from resolver.errors import UsageError
 from resolver.lock import read_lock
 from resolver.model import CoreItem, Target
 from resolver.requirements import PAIRED_WITH_TORCH
-from resolver.versions import built_for, minor
+from resolver.versions import minor
 
 if TYPE_CHECKING:
     import argparse
-
-    from packaging.tags import Tag
 
     from matrix.command_line.context import Context
     from matrix.input.settings import Settings
@@ -88,7 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "compared with each other, and so are two containers or environments, or one of them and a lock",
     )
     add_format(parser)
-    add_index(parser)
     add_target_options(parser)
     group = parser.add_argument_group("before", "by default the site itself, on the same day")
     group.add_argument("--from-date", metavar="YYYY-MM-DD", type=date, help="compare with that day")
@@ -127,10 +118,9 @@ def execute(context: Context) -> int:
             )
         case _:
             holdings = list(_locks(context, locks, (before, settings_before), (after, settings_after)))
-            published = list(wheels(before, after, list(_records(args, after))))
-            changes = consequences(before, after, [*holdings, *published])
+            changes = consequences(before, after, holdings)
             _warn_of_broken(context, holdings, changes)
-            remark = f"Locks checked: {len(holdings)}. Wheels checked: {len(published)}."
+            remark = f"Locks checked: {len(holdings)}."
             if before == after:
                 remark = "Both sides are the same. Name a change, such as --driver, --catalog or --from-date."
     breaks = any(change.effect == "breaks" for change in changes)
@@ -271,34 +261,6 @@ def _warn_of_broken(context: Context, holdings: Iterable[Holding], changes: Iter
         if holding.name not in changed and (core := judge.broken_before(holding)):
             why = "; ".join(item.text for item in core)
             context.console.warning(f"{holding.name} is impossible on both sides: {why}.")
-
-
-def _records(args: argparse.Namespace, side: Side) -> Iterator[WheelRecord]:
-    """Yield the wheels of the index that were built for the backend and the GPU architectures."""
-    if not (args.index / "simple").is_dir():
-        if args.index is not INDEX_DIRECTORY:
-            raise not_an_index(args.index)
-        return
-    target = side.request.target
-    index = Index(args.index)
-    for project in index.projects():
-        for path in index.wheels(project):
-            _, version, _, tags = parse_wheel_filename(path.name)
-            made = built_for(str(version))
-            if made is None or made.backend != target.backend or not {*target.gfx} <= {*made.gfx}:
-                continue
-            pins = {"torch": f"=={made.torch}"} if made.torch else {}
-            pins |= {"rocm": f"=={made.rocm}.*"} if made.rocm else {}
-            pins |= _python_of(tags)
-            yield WheelRecord(path.name, project, version.public, pins)
-
-
-def _python_of(tags: Iterable[Tag]) -> dict[str, str]:
-    """Return the Python that a wheel requires; empty if the wheel works with any."""
-    for tag in tags:
-        if match := re.fullmatch(r"cp3(\d+)", tag.interpreter):
-            return {"python": f"{'>=' if tag.abi == 'abi3' else '=='}3.{match[1]}"}
-    return {}
 
 
 def _title(before: Side, after: Side) -> str:

@@ -31,7 +31,7 @@ ROW = "the comparison"
 """The source of a demand for the row or version that is compared, which is not reported."""
 
 Effect = Literal["breaks", "at-own-risk", "possible", "supported", "different"]
-Kind = Literal["default", "base-image", "torch", "package", "lock", "wheel", "proven-set"]
+Kind = Literal["default", "base-image", "torch", "package", "lock", "proven-set"]
 
 
 class Side(msgspec.Struct, frozen=True):

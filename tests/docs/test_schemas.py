@@ -154,7 +154,6 @@ def test_documents_of_wheels(printed: Callable[..., Any], make_wheel: Callable[.
     assert printed("index-add", "index", "add", str(wheel))["added"]
     assert printed("index-list", "index", "list")["wheels"]
     printed("index-check", "index", "check")
-    printed("index-refresh", "index", "refresh")
     Path("index/simple/tiny/index.html").write_text("damaged")
     assert printed("index-check", "index", "check", code=1)["findings"]
     assert printed("index-remove", "index", "remove", "tiny")["removed"]

@@ -1,15 +1,13 @@
-"""``matrix diff``: the sides that options describe, locks, wheels of an index, text, JSON and exit codes."""
+"""``matrix diff``: the sides that options describe, locks, text, JSON and exit codes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builders.index import Index
 from matrix.cli import main
 from matrix.show.consequences_text import consequences_text, summary
 from resolver.consequences import Consequence, RowKey
@@ -122,18 +120,6 @@ def test_two_locks_are_compared(capsys: Capture) -> None:
     assert torch["before"] == "2.10.0+rocm7.0"
     assert torch["now"][0]["text"] == "the kernel driver is 6.0"
     assert run(capsys, "diff", "one.lock", "one.lock", *SITE).splitlines()[:1] == ["Nothing changes."]
-
-
-def test_wheel_of_the_index_no_longer_loads(
-    capsys: Capture, tmp_path: Path, make_wheel: Callable[..., Path]
-) -> None:
-    for version in ("1.10.0+rocm7.0.torch2.10.0.gfx90a", "1.10.0+rocm7.0.torch2.10.0.gfx942"):
-        tags = "cp312-cp312-linux_x86_64"
-        Index(tmp_path / "index").publish(make_wheel("apex", version, tags=tags), {})
-    document = run_json(capsys, "diff", *SITE, "--driver", "5.7", code=1)
-    name = "apex-1.10.0+rocm7.0.torch2.10.0.gfx90a-cp312-cp312-linux_x86_64.whl"
-    assert effects(document, "wheel") == {name: "breaks"}
-    assert effects(run_json(capsys, "diff", *SITE, "--driver", "6.4"), "wheel") == {}
 
 
 def test_index_that_is_none_is_refused(capsys: Capture) -> None:
