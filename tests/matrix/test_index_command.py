@@ -143,7 +143,7 @@ def test_index_check_rebuilds_pages(index: Index, capsys: Capture) -> None:
     assert main(["index", "list"]) == 0
     assert "not on its page: run `matrix index check --repair`" in capsys.readouterr().out
     assert main(["index", "check", "--repair"]) == 0
-    assert "index.json is missing. Repaired: rebuilt" in capsys.readouterr().out
+    assert "index.json is missing. [page-wrong] Repaired: rebuilt" in capsys.readouterr().out
 
 
 def test_index_add_publishes_wheels_without_errors(
