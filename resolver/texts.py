@@ -71,6 +71,8 @@ def printable(text: str) -> str:
     >>> printable("to\x1brch")
     'to\\x1brch'
     """
+    if text.isprintable():  # nearly all are, and a lock has tens of thousands of characters
+        return text
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 

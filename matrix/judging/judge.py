@@ -7,8 +7,10 @@ import sys
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from fnmatch import filter as filter_names
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zipfile import BadZipFile, ZipFile
 
 from msgspec.structs import replace
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -22,6 +24,7 @@ from builders.findings import SEVERITIES, Finding
 from builders.gpu.content import read_complete
 from builders.installed.checks import findings_of
 from builders.probe.ask import user_packages
+from builders.recipes import recipe_as_built
 from builders.storage.files import write_atomic
 from matrix.judging.corrections import check, difference, document_of, fixed
 from matrix.judging.installed import installed_findings, judge_items
@@ -292,6 +295,13 @@ def expected_of(reading: Reading, context: Context, lock: Resolution | None) -> 
     return expect_lock(lock, str(args.lock), context.catalog_of_lock, consumer, args.index)
 
 
+def _has(wheel: Path, pattern: str) -> bool:
+    """Return whether a wheel has a member that a glob names; not if it cannot be read."""
+    with suppress(BadZipFile, OSError, NotImplementedError), ZipFile(wheel) as archive:
+        return bool(filter_names(archive.namelist(), pattern))
+    return False
+
+
 def _fix(judged_: Judgement, reading: Reading, expected: ExpectedTarget) -> None:
     path = Path(reading.name)
     try:
@@ -362,14 +372,17 @@ def _audited(wheel: Path, side: Side, expected: Expected) -> tuple[Report, list[
 
 
 def _recipe(wheel: Path, catalog: Catalog) -> Recipe | None:
-    """Return the recipe by which a wheel of ours was built: its label names the torch it was built for."""
+    """Return the recipe by which a wheel of ours was built: its label names the torch it was built for.
+
+    Who built it may have chosen ops: if it has any op that the recipe knows, no other op is missing.
+    """
     with suppress(InvalidWheelFilename):
         name, version, _, _ = parse_wheel_filename(wheel.name)
         if "torch" in (version.local or ""):
             backend = "cpu" if (version.local or "").startswith("cpu") else "rocm"
             for release in catalog.releases_of(name):
                 if release.version == version.public and (recipe := recipe_for(catalog, release, backend)):
-                    return recipe
+                    return recipe_as_built(recipe, [op.name for op in recipe.ops if _has(wheel, op.object)])
     return None
 
 

@@ -13,19 +13,21 @@ from msgspec.structs import replace
 from resolver.compiling.distributions import PYTORCH
 from resolver.compiling.known_bad import broken_combinations
 from resolver.model import NETWORK_PLUGIN, Distribution, Fact, Notice, Request, Resolution
-from resolver.requirements import parse_requirement
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Image
 
-Solve = Callable[[Request, dict[str, str]], object]
-"""Solves a request, with the versions to prefer."""
 _TCP = "on several nodes RCCL uses TCP, which is slow"
 
 
-def with_network_plugin(catalog: Catalog, request: Request, answer: Resolution, solve: Solve) -> Resolution:
-    """Return an answer with the network plugin that its torch needs at the site, or the reason for none."""
+def with_network_plugin(
+    catalog: Catalog, request: Request, answer: Resolution, beside: Callable[[str], Resolution | None]
+) -> Resolution:
+    """Return an answer with the network plugin that its torch needs at the site, or the reason for none.
+
+    `beside` returns the answer with one more distribution, without any other change; None if that fails.
+    """
     site, torch = catalog.site.get(request.target.site), answer.pick("torch")
     if site is None or not site.network or request.target.backend != "rocm" or torch is None:
         return answer
@@ -52,7 +54,7 @@ def with_network_plugin(catalog: Catalog, request: Request, answer: Resolution, 
         remedy = ""
     elif not image.libfabric or not image.network_headers:
         reason = "it is not known whether it has libfabric and hwloc with their headers"
-    elif built := _built(catalog, request, answer, solve):
+    elif built := _built(catalog, answer, beside(NETWORK_PLUGIN)):
         return _with_image(built, image)
     else:
         reason = f"no release of {NETWORK_PLUGIN} fits"
@@ -115,16 +117,10 @@ def _with_image(answer: Resolution, image: Image, plugin: str = "") -> Resolutio
     return replace(answer, picks=(*platform, *parts, *others))
 
 
-def _built(catalog: Catalog, request: Request, answer: Resolution, solve: Solve) -> Resolution | None:
-    """Return the answer with a plugin to build; None if no plugin fits it as it is."""
-    asked = replace(request, requirements=(*request.requirements, parse_requirement(NETWORK_PLUGIN)))
-    kept = {pick.name: pick.key for pick in answer.picks}
-    found = solve(asked, kept)
-    if not isinstance(found, Resolution):
-        return None
-    image, site = catalog.image[answer.target.base_image or ""], catalog.site[request.target.site]
-    same = kept.items() <= {pick.name: pick.key for pick in found.picks}.items()
-    if not same or _problems(catalog, found, image, "refuse", found.version_of(NETWORK_PLUGIN)):
+def _built(catalog: Catalog, answer: Resolution, found: Resolution | None) -> Resolution | None:
+    """Return an answer with a plugin to build as one that nobody asked for; None if none fits."""
+    image, site = catalog.image[answer.target.base_image or ""], catalog.site[answer.request.target.site]
+    if found is None or _problems(catalog, found, image, "refuse", found.version_of(NETWORK_PLUGIN)):
         return None
     text = f"{site.name} has {site.network.title()}, for which RCCL needs a network plugin"
     reason = Fact.of(site, text, note="")
@@ -134,7 +130,7 @@ def _built(catalog: Catalog, request: Request, answer: Resolution, solve: Solve)
     )
     text = f"{text}: {NETWORK_PLUGIN} is built. --no-network-plugin leaves it out."
     note = Notice("network-plugin-built", NETWORK_PLUGIN, text)
-    return replace(found, request=request, picks=tuple(picks), notes=(*found.notes, note))
+    return replace(found, request=answer.request, picks=tuple(picks), notes=(*found.notes, note))
 
 
 def _asked(catalog: Catalog, answer: Resolution, plugin: Distribution, image: Image | None) -> Resolution:

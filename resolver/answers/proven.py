@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
@@ -13,26 +13,45 @@ from resolver.compiling import compile_problem
 from resolver.compiling.problem import ABSENT, Demand, Problem, RelationRow
 from resolver.model import CoreItem, Request, Requirement, Target
 from resolver.solving.session import Session, Solution
+from resolver.solving.world import LENIENT, STRICT
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import ProvenSet
+    from resolver.solving.search import Assumption
+
+_Limits = TypeVar("_Limits")
 
 
 def solve_proven(
-    session: Session, sets: Iterable[ProvenSet], requested: Collection[str]
+    session: Session,
+    sets: Iterable[ProvenSet],
+    requested: Collection[str],
+    assumed: Sequence[Assumption] = (),
+    selectors: Mapping[str, int] = {},
 ) -> tuple[Solution | None, ProvenSet | None]:
     """Return a solution inside a proven set, and the set; the newest solution if no set fits.
 
-    Sets that contain more of the requested components are tried first, and of these the newest. The first set
-    that allows a solution without a pick at your own risk is used, else the first that allows any solution.
+    Sets that pin a requested project of an index, for which there are `selectors` by id, are tried first.
+    Of these and of the others, the first are those that contain more of the requested components, and of
+    these the newest. The first set that allows a solution without a pick at your own risk is used, else the
+    first that allows any solution. `assumed` holds for all solutions.
     """
     problem = session.problem
+    ranked = [(row, (row.id, demands)) for row, demands in ranked_sets(problem, sets, requested)]
+    ranked.sort(key=lambda trial: trial[0].id not in selectors)
 
-    def solve(demands: Sequence[Demand]) -> Solution | None:
-        return session.solve([*problem.demands, *demands])
+    def solve(within: tuple[str, list[Demand]] | None) -> Solution | None:
+        key, demands = within or ("", [])
+        fixed = [*assumed, *selected(selectors, key)]
+        return session.solve([*problem.demands, *demands], fixed)
 
-    return first_proven(problem, ranked_sets(problem, sets, requested), solve)
+    return first_proven(problem, ranked, solve)
+
+
+def selected(selectors: Mapping[str, int], key: str) -> list[Assumption]:
+    """Return assumptions because of which only the set with an id limits the projects of indexes."""
+    return [(number, STRICT if row == key else LENIENT) for row, number in selectors.items()]
 
 
 def ranked_sets(
@@ -53,18 +72,18 @@ def by_rank(sets: Iterable[ProvenSet], requested: Collection[str]) -> list[Prove
 
 def first_proven(
     problem: Problem,
-    sets: Iterable[tuple[ProvenSet, list[Demand]]],
-    solve: Callable[[Sequence[Demand]], Solution | None],
+    sets: Iterable[tuple[ProvenSet, _Limits]],
+    solve: Callable[[_Limits | None], Solution | None],
 ) -> tuple[Solution | None, ProvenSet | None]:
-    """Return what `solve_proven` returns, for ranked sets."""
+    """Return what `solve_proven` returns, for ranked sets, each with what limits a solution to it."""
     at_risk: tuple[Solution, ProvenSet] | None = None
-    for row, demands in sets:
-        solution = solve(demands)
+    for row, limits in sets:
+        solution = solve(limits)
         if solution is not None and not is_at_risk(problem, solution):
             return solution, row
         if solution is not None and at_risk is None:
             at_risk = solution, row
-    return at_risk or (solve([]), None)
+    return at_risk or (solve(None), None)
 
 
 def _demands(problem: Problem, row: ProvenSet) -> tuple[list[Demand], list[str]]:

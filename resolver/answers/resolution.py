@@ -35,13 +35,14 @@ from resolver.solving.session import Session, Solution
 from resolver.versions import join_words, labelled, sort_key, wheel_label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from resolver.compiling.problem import Problem, Relation, RelationRow
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Image, Release, Rocm, SiteAdvice, Torch
     from resolver.indexes import File
     from resolver.model import Candidate, Request, Target
+    from resolver.solving.search import Assumption
 
 _OLD = timedelta(days=730)
 """A release is old if the newest one came so much later."""
@@ -53,15 +54,20 @@ _SHOWN = [name for name in PLATFORM if name not in {"backend", "gfx"}]
 
 
 def preferred_solution(
-    catalog: Catalog, request: Request, session: Session
+    catalog: Catalog,
+    request: Request,
+    session: Session,
+    assumed: Sequence[Assumption] = (),
+    selectors: Mapping[str, int] = {},
 ) -> tuple[Solution | None, list[Notice]]:
-    """Return the preferred solution, and notes about it."""
+    """Return the preferred solution under assumptions, and notes about it; for `selectors` see `proven`."""
     if request.prefer != "proven":
-        return session.solve(), []
+        return session.solve(assumed=assumed), []
     from resolver.answers.proven import solve_proven
 
     names = {requirement.name for requirement in request.requirements}
-    solution, proven = solve_proven(session, catalog.proven_at(request.target.site), names)
+    sets = catalog.proven_at(request.target.site)
+    solution, proven = solve_proven(session, sets, names, assumed, selectors)
     if proven:
         text = f"All versions are from the proven set {proven.id} ({proven.source})."
         return solution, [Notice(FROM_PROVEN_SET, proven.id, text)]

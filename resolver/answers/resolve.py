@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from resolver.answers.network import with_network_plugin
-from resolver.answers.resolution import FROM_PROVEN_SET, preferred_solution, resolution_of
-from resolver.compiling import compile_problem, start_problem
+from resolver.answers.resolution import preferred_solution, resolution_of
+from resolver.compiling import add_distributions, start_problem
 from resolver.compiling.names import for_rocm, named_by, wheels_for_rocm
+from resolver.compiling.problem import ABSENT
 from resolver.compiling.problem_builder import advice_for, is_advised, reachable
 from resolver.errors import MatrixError
-from resolver.facts.catalog import closed_names, is_elsewhere
+from resolver.facts.catalog import is_elsewhere
 from resolver.model import Notice, Resolution
 from resolver.providers.inferred import InferredProvider
 from resolver.providers.labelled import LabelledProvider
@@ -27,9 +28,12 @@ from resolver.versions import join_words
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.indexes import PackageIndexes
-    from resolver.model import Conflict, Request
+    from resolver.model import Candidate, Conflict, Request
     from resolver.providers import Provider
     from resolver.reporter import Reporter
+    from resolver.solving.search import Assumption
+    from resolver.solving.session import Solution
+    from resolver.solving.solver import Solver
 
 _LONGEST = 900.0
 """Seconds after which a search gives up, because the releases or the index of a stranger may have no end.
@@ -73,16 +77,15 @@ def resolve(
     """
     stated = request.requirements
     request, notes = for_rocm(catalog, request)
-    answer = solve(catalog, request, indexes, keep)
+    search = _Search(catalog, request, indexes, keep)
     if request.target.backend == "rocm":
-        answer = _with_wheels(catalog, request, answer, indexes, notes)
+        search = _with_wheels(catalog, search, indexes, notes)
+    answer = search.answer
     if isinstance(answer, Resolution):
-        notes += _published_instead(catalog, request, answer, indexes)
+        notes += _published_instead(catalog, search, answer)
         notes += _nothing_to_install(request, answer)
         notes += _code_for_every_gpu(catalog, answer)
-        answer = with_network_plugin(
-            catalog, request, answer, lambda other, kept: solve(catalog, other, indexes, kept)
-        )
+        answer = with_network_plugin(catalog, search.request, answer, search.with_distribution)
         return replace(answer, notes=(*answer.notes, *notes)) if notes else answer
     from resolver.answers.explain import explain_conflict
     from resolver.answers.suggest import SECONDS, suggest
@@ -106,67 +109,56 @@ def resolve(
 
 
 def _with_wheels(
-    catalog: Catalog,
-    request: Request,
-    answer: Resolution | Refuted,
-    indexes: PackageIndexes | None,
-    notes: list[Notice],
-) -> Resolution | Refuted:
-    """Return an answer with wheels of another name in place of what it would compile.
+    catalog: Catalog, search: _Search, indexes: PackageIndexes | None, notes: list[Notice]
+) -> _Search:
+    """Return a search with wheels of another name in place of what the answer would compile.
 
     They are taken if they are for the same ROCm, if the site advises another ROCm, or if there is no solution
     without them. A note says what was replaced, or with which ROCm it could be.
     """
-    advice = advice_for(catalog, request).get("rocm")
-    for stated in request.requirements if not request.no_prebuilt else ():
-        row = wheels_for_rocm(catalog, stated.name)
+    # Another search, not an assumption of the first: the names that were asked for decide the order of
+    # decisions, which packages are compiled into the problem, and what a conflict says.
+    advice = advice_for(catalog, search.request).get("rocm")
+    for stated in search.request.requirements if not search.request.no_prebuilt else ():
+        row, answer = wheels_for_rocm(catalog, stated.name), search.answer
         pick = answer.pick(stated.name) if isinstance(answer, Resolution) else None
         if row is None or (pick is not None and pick.origin != "build"):
             continue
         rocm = (isinstance(answer, Resolution) and answer.target.rocm) or ""
-        others = (other for other in request.requirements if other != stated)
-        renamed = replace(request, requirements=(*others, *named_by(stated, row)))
+        others = (other for other in search.request.requirements if other != stated)
+        renamed = replace(search.request, requirements=(*others, *named_by(stated, row)))
         try:
-            found = solve(catalog, renamed, indexes, {"rocm": rocm} if rocm else None)
+            other = _Search(catalog, renamed, indexes, {"rocm": rocm} if rocm else None)
         except MatrixError:  # the wheels have other versions
             continue
+        found = other.answer
         if not isinstance(found, Resolution):
             continue
         names = join_words(row.by, joiner="and")
         if found.target.rocm == rocm or not rocm or (advice and not is_advised(advice, rocm)):
             text = f"{stated.name} means {names} on ROCm {found.target.rocm}. {row.note}".strip()
             notes.append(Notice("named-for-rocm", stated.name, text))
-            request, answer = renamed, found
+            search = other
         else:
             text = (
                 f"{stated.name} is compiled for ROCm {rocm}. {names} has wheels for ROCm "
                 f"{found.target.rocm}; to use them, require {names}."
             )
             notes.append(Notice("published-instead", stated.name, text))
-    return answer
+    return search
 
 
-def _published_instead(
-    catalog: Catalog, request: Request, answer: Resolution, indexes: PackageIndexes | None
-) -> Iterator[Notice]:
+def _published_instead(catalog: Catalog, search: _Search, answer: Resolution) -> Iterator[Notice]:
     """Yield a sentence for each requested build that a published wheel with other versions would replace."""
-    asked = {requirement.name: requirement.extras for requirement in request.requirements}
+    asked = {requirement.name: requirement.extras for requirement in search.request.requirements}
     built = {pick.name for pick in answer.picks if pick.origin == "build"} - {"torch"}
-    for name in sorted(built & asked.keys()) if not request.no_prebuilt else ():
+    for name in sorted(built & asked.keys()) if not search.request.no_prebuilt else ():
         if not any(map(is_elsewhere, catalog.releases_of(name))) or asked[name]:
             continue
-        session = Session(start_problem(catalog, request, open_world=True).problem())
-        variable = session.problem.variables[name]
-        wheels = variable.mask(
-            number for number, candidate in enumerate(variable.candidates) if candidate.origin == "published"
-        )
-        chosen = session.solve_within(session.narrow_to(session.narrow(), name, wheels))
-        if chosen is None:
-            continue
-        pin = parse_requirement(f"{name}=={variable.candidate(chosen[name]).version}")
-        pinned = solve(catalog, replace(request, requirements=(*request.requirements, pin)), indexes)
-        if isinstance(pinned, Resolution):
-            torch = next((f" with {pick}" for pick in pinned.picks if pick.name == "torch"), "")
+        chosen = search.with_wheel(name)
+        if wheel := chosen.get(name):
+            pin = parse_requirement(f"{name}=={wheel.version}")
+            torch = f" with {chosen['torch']}" if "torch" in chosen else ""
             text = f"{name} is compiled, but {pin.text}{torch} is published. To use it, require {pin.text}."
             yield Notice("published-instead", name, text)
 
@@ -193,14 +185,108 @@ def _code_for_every_gpu(catalog: Catalog, answer: Resolution) -> Iterator[Notice
         yield Notice("code-of-every-gpu", "torch", text)
 
 
-def _resolve_closed(
-    catalog: Catalog, request: Request, keep: Mapping[str, str] | None
-) -> Resolution | Refuted:
-    session = Session(compile_problem(catalog, request, keep=keep))
-    solution, notes = preferred_solution(catalog, request, session)
-    if solution is None:
-        return Refuted(session, session.refutation())
-    return resolution_of(catalog, request, session.problem, solution, notes)
+class _Search:
+    """A request, its one search, and the answer. Later questions are further assumptions of this search.
+
+    Parameters are those of `solve`.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        request: Request,
+        indexes: PackageIndexes | None,
+        keep: Mapping[str, str] | None = None,
+        until: float = inf,
+    ) -> None:
+        self.request = request
+        self._catalog = catalog
+        self._notes: list[Notice] = []
+        self._selectors: Mapping[str, int] = {}
+        self._solver: Solver | None = None
+        if indexes is None:
+            self._builder = start_problem(catalog, request, keep=keep)
+            self._session = Session(self._builder.problem())
+        else:
+            self._solver = _solver(catalog, request, indexes, keep or {})
+            self._solver.search.until = min(until, monotonic() + _LONGEST)
+            self._builder, self._session = self._solver.world.builder, self._solver.session
+            self._selectors = self._solver.projects.selectors
+        solution = self._solve()
+        self._chosen: list[Assumption] = []
+        """The values of the answer."""
+        self.answer: Resolution | Refuted
+        if solution is not None:
+            self.answer = self._answer(request, solution)
+            self._chosen = self._values(solution)
+            if self._solver is not None:
+                self._chosen += [(node.number, 1 << bit) for node, bit in self._solver.projects.chosen()]
+        elif self._solver is None:
+            self.answer = Refuted(self._session, self._session.refutation())
+        else:
+            self.answer = self._solver.refuted()
+
+    def with_wheel(self, name: str) -> dict[str, Candidate]:
+        """Return what would be chosen with a wheel of a distribution that the catalog lists; {} if none."""
+        variable = self._session.problem.variables[name]
+        wheels = variable.mask(
+            number
+            for number, candidate in enumerate(variable.candidates)
+            if candidate.origin == "published" and candidate.release and not candidate.inferred_from
+        )
+        solution = self._solve([(self._session.number[name], wheels)]) or {}
+        variables = self._session.problem.variables
+        return {other: variables[other].candidate(bit) for other, bit in solution.items()}
+
+    def with_distribution(self, name: str) -> Resolution | None:
+        """Return the answer with one more distribution of the catalog; None if that changes a version."""
+        add_distributions(self._builder, {name})
+        if self._solver is None:
+            self._session.extend()
+        else:
+            self._solver.world.state_demands()
+        solution = self._solve([*self._chosen, (self._session.number[name], ~ABSENT)])
+        asked = replace(self.request, requirements=(*self.request.requirements, parse_requirement(name)))
+        return None if solution is None else self._answer(asked, solution)
+
+    def _solve(self, assumed: Sequence[Assumption] = ()) -> Solution | None:
+        """Return the preferred solution under assumptions."""
+        if self._solver is None:
+            return self._preferred(assumed)
+        return self._solver.solve(assumed, self._within_set if self.request.prefer == "proven" else None)
+
+    def _preferred(self, assumed: Sequence[Assumption]) -> Solution | None:
+        solution, self._notes = preferred_solution(
+            self._catalog, self.request, self._session, assumed, self._selectors
+        )
+        return solution
+
+    def _within_set(self, assumed: Sequence[Assumption]) -> list[Assumption] | None:
+        """Return the values of the best proven set that the search has not refuted, as assumptions."""
+        from resolver.answers.proven import selected
+
+        solution = self._preferred(assumed)
+        if solution is None:
+            return None
+        key = next((note.subject for note in self._notes), "")
+        return [*assumed, *selected(self._selectors, key), *self._values(solution)]
+
+    def _answer(self, request: Request, solution: Solution) -> Resolution:
+        problem = self._session.problem
+        closed = resolution_of(self._catalog, request, problem, solution, self._notes)
+        if self._solver is None:
+            return closed
+        from resolver.answers.answer import Answer
+        from resolver.answers.assembling import completed
+        from resolver.answers.confirmation import confirm
+
+        answer = Answer(self._solver)
+        lock = completed(closed, answer)
+        confirm(lock, answer.recorded(closed.edges), {*self._session.number, *self._builder.closed})
+        return lock
+
+    def _values(self, solution: Solution) -> list[Assumption]:
+        return [(self._session.number[name], 1 << bit) for name, bit in solution.items()]
 
 
 def solve(
@@ -216,52 +302,11 @@ def solve(
     With indexes, the search gives up with a `TooLargeError` at the time `until` (`time.monotonic`), or when
     it has taken too long.
     """
-    if indexes is None:
-        return _resolve_closed(catalog, request, keep)
-    if request.prefer != "proven":
-        return _solve_open(catalog, request, indexes, keep, until)
-    found, catalog = _in_proven_set(catalog, request, indexes, until)
-    return found or _solve_open(catalog, request, indexes, keep, until)
+    return _Search(catalog, request, indexes, keep, until).answer
 
 
-def _in_proven_set(
-    catalog: Catalog, request: Request, indexes: PackageIndexes, until: float
-) -> tuple[Resolution | None, Catalog]:
-    """Return a resolution inside a proven set that pins a requested project of an index; None if none fits.
-
-    Also return the catalog without the sets tried: those of other requests are chosen later, by their parts.
-    """
-    from resolver.answers.proven import by_rank
-
-    closed = closed_names(catalog, request.target.backend)
-    names = {requirement.name for requirement in request.requirements}
-    tried = [
-        row
-        for row in by_rank(catalog.proven_at(request.target.site), names)
-        if (names - closed) & row.picks.keys()
-    ]
-    for row in tried:
-        pins = [parse_requirement(f"{name}=={key}") for name, key in row.picks.items() if name not in closed]
-        pinned = replace(request, constraints=(*request.constraints, *pins))
-        answer = _solve_open(replace(catalog, proven={row.id: row}), pinned, indexes, {}, until)
-        if isinstance(answer, Resolution) and any(
-            (note.id, note.subject) == (FROM_PROVEN_SET, row.id) for note in answer.notes
-        ):
-            return replace(answer, request=request), catalog
-    rest = {key: row for key, row in catalog.proven.items() if row not in tried}
-    return None, replace(catalog, proven=rest)
-
-
-def _solve_open(
-    catalog: Catalog,
-    request: Request,
-    indexes: PackageIndexes,
-    keep: Mapping[str, str] | None,
-    until: float,
-) -> Resolution | Refuted:
-    from resolver.answers.answer import Answer
-    from resolver.answers.assembling import completed
-    from resolver.answers.confirmation import confirm
+def _solver(catalog: Catalog, request: Request, indexes: PackageIndexes, keep: Mapping[str, str]) -> Solver:
+    """Return the search for a request with indexes, in which all requirements of the request are stated."""
     from resolver.solving.solver import Solver
     from resolver.solving.triton import TritonProvider
 
@@ -269,26 +314,16 @@ def _solve_open(
     providers: list[Provider] = [inferred, TritonProvider(catalog, request, indexes)]
     if not request.no_prebuilt:
         providers.append(LabelledProvider(catalog, request, indexes))
-    names = (requirement.name for requirement in request.requirements)
+    names = {requirement.name for requirement in request.requirements}
     inferred.start(reachable(catalog, request.target.backend, names))
     inferred.check()
     builder = start_problem(
         catalog, request, also=PAIRED_WITH_TORCH, keep=keep, open_world=True, providers=providers
     )
-    solver = Solver(builder, indexes, keep or {})
-    solver.search.until = min(until, monotonic() + _LONGEST)
-    notes: list[Notice] = []
-
-    def prefer_proven() -> list[tuple[int, int]] | None:
-        solution, notes[:] = preferred_solution(builder.catalog, request, solver.session)
-        number = solver.session.number
-        return None if solution is None else [(number[name], 1 << bit) for name, bit in solution.items()]
-
-    solution = solver.solve(prefer_proven if request.prefer == "proven" else None)
-    if isinstance(solution, Refuted):
-        return solution
-    answer = Answer(solver)
-    closed = resolution_of(catalog, request, solver.problem, solution, notes)
-    lock = completed(closed, answer)
-    confirm(lock, answer.recorded(closed.edges), {*solver.session.number, *solver.world.bound})
-    return lock
+    solver = Solver(builder, indexes, keep)
+    of_index = names - builder.closed
+    for row in catalog.proven_at(request.target.site) if request.prefer == "proven" else ():
+        if of_index & row.picks.keys():
+            solver.projects.may_use(row)
+    solver.requirements.add_requests()
+    return solver

@@ -319,9 +319,9 @@ class _TablePart:
         if solution is None or not self._requested:
             return solution
 
-        def solve_with(demands: Sequence[Demand]) -> Solution | None:
+        def solve_with(demands: Sequence[Demand] | None) -> Solution | None:
             left = narrowed
-            for demand in demands:
+            for demand in demands or ():
                 left = self.session.narrow_to(left, demand.variable.name, demand.mask)
             return self.session.solve_within(left)
 

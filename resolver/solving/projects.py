@@ -26,7 +26,7 @@ from resolver.versions import join_words, parse_specifier, satisfies
 if TYPE_CHECKING:
     from resolver.compiling.problem import Variable
     from resolver.environment import Environment
-    from resolver.facts.schema import KnownBad, Requires
+    from resolver.facts.schema import KnownBad, ProvenSet, Requires
     from resolver.indexes import File, ProjectRelease
     from resolver.solving.rules import Judged
     from resolver.solving.world import World
@@ -55,6 +55,10 @@ class Projects(Part):
         self.states: dict[str, ProjectState] = {}
         self.by_number: dict[int, Choices] = {}
         self.skipped: dict[str, str] = {}
+        self.selectors: dict[str, int] = {}
+        """By id of a proven set that may limit projects, the variable that decides whether it does."""
+        self._sets: dict[int, Mapping[str, str]] = {}
+        """The versions in these sets, by number of the variable."""
         self._keep = keep
         self._lenient = -1
         """The variable that decides whether some patch releases of Python are enough; -1 if not needed."""
@@ -85,9 +89,19 @@ class Projects(Part):
             if pythons:
                 terms = {**self.world.when(pythons), choices.number: excluded}
                 self.search.add(terms, Link("", name, "", text, REQUEST))
+        for selector, versions in self._sets.items():
+            if name in versions:
+                allowed = choices.allowed_by(parse_specifier(f"=={versions[name]}"))
+                others = choices.everything & ~allowed & ~ABSENT
+                self.search.add({selector: STRICT, choices.number: others}, ALWAYS)
         if name in TRITON_NAMES:
             self._exclude_other_tritons(choices)
         return choices
+
+    def may_use(self, row: ProvenSet) -> None:
+        """Let assumptions decide whether projects have only the versions in a proven set."""
+        number = self.selectors[row.id] = self.world.add_selector(_FIRST)
+        self._sets[number] = row.picks
 
     def _extra(self, project: Choices, extra: str) -> Choices:
         """Return the variable of an extra, which requires its project."""

@@ -81,7 +81,9 @@ class Session:
         """Return the candidates that are left if a variable keeps only some of its own."""
         return narrowed and self._narrowed((*narrowed.assumptions, (self.number[name], mask)))
 
-    def solve(self, demands: Iterable[Demand] | None = None) -> Solution | None:
+    def solve(
+        self, demands: Iterable[Demand] | None = None, assumed: Sequence[Assumption] = ()
+    ) -> Solution | None:
         """Find the solution that is best component by component.
 
         Each component in turn gets its most preferred candidate with which the rest, given the choices so
@@ -94,9 +96,11 @@ class Session:
         4. continue with 2 until all components are decided.
 
         So components that the request does not name are left out where possible, but never at the price of an
-        older version of a component that it does name. None only if there is no solution.
+        older version of a component that it does name. None only if there is no solution. `assumed` are
+        further limits, also on variables that are not part of the problem.
         """
-        assumptions = self._assumptions(self.problem.demands if demands is None else demands)
+        demanded = self._assumptions(self.problem.demands if demands is None else demands)
+        assumptions = (*demanded, *assumed)
         decided = self.decide(assumptions, list(self.number.values()))
         return None if decided is None else self._solution(decided.domains)
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from resolver.solving.session import Solution
     from resolver.solving.states import Choices
 
+Prefer = Callable[[Sequence["Assumption"]], "Sequence[Assumption] | None"]
 _LOSSES = frozenset({5, 10, 20, 40, 80, 160})
 """A project moves forward each time that it has lost this many choices."""
 
@@ -61,17 +62,19 @@ class Solver(Part):
         self._undecided: set[int] = set()
         """Variables that must be present, and have several values."""
 
-    def solve(self, prefer: Callable[[], Sequence[Assumption] | None] | None = None) -> Solution | Refuted:
-        """Return a solution of the problem, from which an `Answer` is made, or the proof of none.
+    def solve(self, assumed: Sequence[Assumption] = (), prefer: Prefer | None = None) -> Solution | None:
+        """Return the preferred solution under assumptions, from which an `Answer` is made; None if none is.
 
-        `prefer` returns the assumptions to try next, None if the problem has no solution. By default, these
-        are the preferred values of platform, torch, and the requested distributions of the catalog.
+        `prefer` returns the assumptions to try next, given some, or None if the problem has no solution. By
+        default, these are the preferred values of platform, torch, and the requested distributions of the
+        catalog.
         """
-        self.requirements.add_requests()
+        self._present.clear()
+        self._met.clear()
         while True:
-            assumptions = (prefer or self._preferred_platform)()
+            assumptions = (prefer or self._preferred_platform)(assumed)
             if assumptions is None and not self._present:
-                return self._refuted()
+                return None
             failed = self._extends(assumptions) if assumptions is not None else None
             if failed is not None:
                 self.search.learn(failed)
@@ -87,7 +90,8 @@ class Solver(Part):
                 self._present += [(number, ~ABSENT) for number in sorted(self._late)]
                 self._met |= self._late
 
-    def _refuted(self) -> Refuted:
+    def refuted(self) -> Refuted:
+        """Return the proof that the problem has no solution."""
         self.session.is_solvable([])  # without assumptions, so that the reasons are statements only
         failed = self.session.failed or Incompatibility({})
         releases = {choices.key: len(choices.releases) for choices in self.projects.by_number.values()}
@@ -103,10 +107,10 @@ class Solver(Part):
         search.narrow([(number, search.domains[number]) for number in numbers])
         return [(number, mask) for number, mask in self._present if is_required(search.domains[number])]
 
-    def _preferred_platform(self) -> Sequence[Assumption] | None:
+    def _preferred_platform(self, assumed: Sequence[Assumption]) -> Sequence[Assumption] | None:
         last = layer("python")
         numbers = [number for name, number in self.session.number.items() if self.problem.layer(name) < last]
-        decided = self.session.decide(self._present, numbers)
+        decided = self.session.decide([*assumed, *self._present], numbers)
         return None if decided is None else decided.assumptions
 
     def _extends(self, assumptions: Sequence[Assumption]) -> Incompatibility | None:

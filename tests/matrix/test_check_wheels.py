@@ -63,6 +63,14 @@ def test_wheel_of_ours_is_compared_with_its_recipe(capsys: Capture) -> None:
     assert "[object-missing]" in message
 
 
+@pytest.mark.parametrize(("member", "missing"), [("ops/adam/fused_adam_op.so", 1), ("ops/other.so", 5)])
+def test_ops_that_were_not_chosen_are_not_missing(member: str, missing: int, capsys: Capture) -> None:
+    version = "0.19.8+rocm6.4.torch2.9.1.gfx90a"
+    path = wheel_of(Path(), "deepspeed", version, {f"deepspeed/{member}": b""}, tag="py3-none-linux_x86_64")
+    main(["check", str(path)])
+    assert capsys.readouterr().out.count("[object-missing]") == missing  # the member is not a shared object
+
+
 @pytest.mark.parametrize(
     ("rest", "code", "message"),
     [
