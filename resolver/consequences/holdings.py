@@ -180,6 +180,6 @@ def between_locks(before: tuple[Side, Resolution], after: tuple[Side, Resolution
 
 def _facts_beyond(pick: Distribution | None, other: Distribution | None) -> tuple[CoreItem, ...]:
     """Return the first fact of a pick that the pick of the other lock does not have."""
-    known = {fact.text for fact in other.facts} if other else set()
-    facts = (fact for fact in pick.facts if fact.text not in known) if pick else iter(())
+    known = other.facts if other else ()
+    facts = (fact for fact in pick.facts if fact not in known) if pick else iter(())
     return tuple(CoreItem.of(fact) for fact in islice(facts, 1))
