@@ -154,16 +154,24 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
         return missing
 
 
-def with_inspected_image(catalog: Catalog, given: str | None, name: str = "") -> Catalog:
+def with_inspected_image(
+    catalog: Catalog, given: str | None, name: str = "", *, start: bool = True
+) -> Catalog:
     """Add the contents of a base image on this machine to a catalog.
 
     The row takes precedence over a row of the same name. For a name, or a path that is not on this machine,
     return the catalog unchanged. `given` is the value of ``--base-image``; `name` is the name of the row, by
-    default the result of `image_name`.
+    default the result of `image_name`. Unless `start`, raise `EnvironmentLacksError` if the image was not
+    inspected on this machine before.
     """
     if not given or not is_local(Path(given)):
         return catalog
-    facts = inspect_image(find_image(Path(given), name or image_name(given, catalog)))
+    image = find_image(Path(given), name or image_name(given, catalog))
+    facts = inspect_image(image) if start else cached_facts(image)
+    if facts is None:
+        msg = f"The base image {given} was not inspected on this machine."
+        hint = f"`matrix check --base-image {given}` inspects it: it runs a script in the image."
+        raise EnvironmentLacksError(msg, hint=hint)
     return catalog.with_image(as_row(facts, catalog))
 
 

@@ -34,6 +34,7 @@ _KEPT_LINES = 3  # lines kept per pattern: the first ones are the cause, the oth
 _KEPT_ERRORS = 50  # lines kept that may be errors; most are known, or follow from a known one
 _FATAL = (
     r"(?i:\bfatal:)|NCCL WARN|Invalid argument|\(core dumped\)|\(exitcode: |\[ ?ERROR ?\]|\.sh: line \d+: "
+    r"|(?i:\bcannot find )|\bterminate called|\bundeclared |\bunknown (server|option|argument)\b"
 )
 _UNEXPLAINED = f"{ERROR}|{_FATAL}"
 _LOG_NAME = re.compile(r"\.(log|out|err|[oe]\d+)(\.\d+)?$")

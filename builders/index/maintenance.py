@@ -162,15 +162,14 @@ def _check_pages(
     index: Index, project: str, entries: dict[str, WheelEntry], *, repair: bool
 ) -> Iterator[Finding]:
     folder = index.simple / project
-    expected = dict(zip((PAGE, JSON_PAGE), index.project_pages(project, entries), strict=True))
+    expected = index.project_pages(project, entries)
     wrong = {
         name: os.path.lexists(folder / name)
         for name, text in expected.items()
         if not index.has_content(folder / name, text)
     }
     if repair and wrong:
-        index.unlink(folder / JSON_PAGE)  # its entries cannot be trusted
-        index.refresh(project, entries)
+        index.refresh(project, entries)  # those of the page cannot be trusted
     for name, exists in wrong.items():
         problem = "does not match the files" if exists else "is missing"
         action = ("rebuilt" if expected[name] else "removed") if repair else ""
@@ -179,7 +178,7 @@ def _check_pages(
 
 
 def _check_root(index: Index, *, repair: bool) -> Iterator[Finding]:
-    for name, text in zip((PAGE, JSON_PAGE), index.root_pages(), strict=True):
+    for name, text in index.root_pages().items():
         path = index.simple / name
         is_new = not index.projects() and not os.path.lexists(path)
         if index.simple.is_dir() and not is_new and not index.has_content(path, text):
@@ -396,14 +395,16 @@ def project_named(index: Index, name: str) -> str:
 def remove(index: Index, wheels: Iterable[Path]) -> None:
     """Remove wheels, first from their pages, so that no installer is sent to a missing file.
 
-    After a crash in between, the next `refresh` lists a wheel with a record again; it can be removed again.
+    A wheel without a record is on no page. After a crash it can be removed again.
     """
     for project, paths in _by_project(wheels).items():
-        index.refresh(project, without={path.name for path in paths})
         for path in paths:
-            for other in (*index.record_paths(path), index.yanked / path.name, path):
-                index.unlink(other)
+            for record in index.record_paths(path):
+                index.unlink(record)
         index.refresh(project)
+        for path in paths:
+            index.unlink(index.yanked / path.name)
+            index.unlink(path)
 
 
 def yank(index: Index, wheels: Iterable[Path], reason: str) -> None:

@@ -14,18 +14,20 @@ Layout::
 Links are relative, so the directory can be moved, bound into a container, or served by any web
 server. Every page can be rebuilt from the files. A wheel is published when its file gets its final
 name, which only one publisher can do; its provenance exists before that, and its pages follow. Writers
-take no lock, because shared file systems often have none: each writer rewrites the pages until they
-agree with the directory, so the last writer always leaves them correct.
+take no lock, because shared file systems often have none: `builders.index.replacing` keeps a slow or killed
+writer from putting back an older page.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgspec
 from packaging.utils import canonicalize_name, is_normalized_name, parse_wheel_filename
@@ -47,9 +49,12 @@ from builders.index.pages import (
     root_json,
     upload_time,
 )
+from builders.index.replacing import commit, prepare
 from builders.storage.files import (
+    TEMPORARY_PREFIX,
     NotRegularError,
     copy_file,
+    create_file,
     flush,
     open_regular,
     replace_file,
@@ -65,6 +70,8 @@ _LARGEST_PAGE = 1 << 28  # bytes; a page with 10,000 wheels has 4 MB
 _LARGEST_RECORD = 1 << 26  # bytes
 _HASH_DIGITS = 16  # of a wheel's hash, in the name of its record
 _RECORD_ENDING = len(f".{'0' * _HASH_DIGITS}.json")
+PAGES = (JSON_PAGE, PAGE)
+_ENDINGS = (".json", ".html")
 STATE_DIRECTORIES = ("builds", "damaged", "locks", "logs", "yanked")
 """The directories in ``.matrix``."""
 
@@ -172,41 +179,35 @@ class Index:
         with suppress(FileNotFoundError), self.directory(path.parent) as folder:
             (folder / path.name).unlink()
 
-    def refresh(
-        self, project: str, known: Mapping[str, WheelEntry] | None = None, *, without: Collection[str] = ()
-    ) -> bool:
-        """Rewrite the pages of a project and of the root until they match the files; return if any changed.
+    def refresh(self, project: str, known: Mapping[str, WheelEntry] | None = None) -> bool:
+        """Bring the pages of a project and of the root up to date; return if any changed.
 
-        A wheel is listed if it has a record. A wheel that cannot be read is left out with a warning. `known`
-        are entries of wheels that the page does not have yet, by file name, `without` the names of files to
-        leave out although they still exist.
-
-        The slower of two writers may replace a newer page with an older page. So each writer compares again
-        after it wrote: the last comparison follows the last new wheel and the last written page, and finds
-        any difference.
+        Call this after each change of the files. A wheel is listed if it has a record. A wheel that cannot be
+        read is left out with a warning. `known` are the entries by file name to use instead of those on the
+        present page.
         """
         project = canonicalize_name(project)
-        changed = self._refresh_project(project, known or {}, without)
+        changed = self._refresh_project(project, known)
         return self._refresh_root() or changed
 
     def refresh_all(self) -> list[str]:
         """Rewrite every page that does not match the files, and return the projects with changed pages."""
         if not self.simple.is_dir():
             return []
-        changed = [name for name in self.project_directories() if self._refresh_project(name, {}, ())]
+        changed = [name for name in self.project_directories() if self._refresh_project(name)]
         self._refresh_root()
         return changed
 
-    def project_pages(self, project: str, known: Mapping[str, WheelEntry]) -> tuple[bytes, bytes]:
-        """Return a project's pages for the wheels in `known`, HTML and JSON; both empty without wheels."""
+    def project_pages(self, project: str, known: Mapping[str, WheelEntry]) -> dict[str, bytes]:
+        """Return the text of a project's pages for the wheels in `known`; empty without wheels."""
         state = self._state(project)
         names = [name for name in state.names if name in known]
-        return self._pages(project, state._replace(names=names), known)
+        return self._texts(project, state._replace(names=names), known)
 
-    def root_pages(self) -> tuple[bytes, bytes]:
-        """Return the pages that list the projects, HTML and JSON."""
-        names = self._paged()
-        return root_html(names), root_json(names)
+    def root_pages(self, adding: str = "") -> dict[str, bytes]:
+        """Return the text of the pages that list the projects, also one that has no page yet."""
+        projects = self._paged(adding)
+        return {JSON_PAGE: root_json(projects), PAGE: root_html(projects)}
 
     def move_to_damaged(self, source: Path) -> str:
         """Move a file to ``.matrix/damaged`` under a free name, and return its new path in the index."""
@@ -219,37 +220,25 @@ class Index:
             (before / source.name).rename(after / name)
         return str((folder / name).relative_to(self.root))
 
-    def _refresh_project(
-        self, project: str, known: Mapping[str, WheelEntry], without: Collection[str]
-    ) -> bool:
-        folder = self.simple / project
-        changed = False
-        while True:
-            state = self._state(project, without)
-            page, data = self._pages(project, state, {**self.entries(project), **known})
-            if not (changed := self._write_pages(folder, page, data) or changed):
-                return False
-            if self._is_current(project, state, data, without):
-                return True
+    def _refresh_project(self, project: str, known: Mapping[str, WheelEntry] | None = None) -> bool:
+        with _Pages(self, self.simple / project) as pages:
+            return commit(pages, PAGES, partial(self._project_texts, project, known))
 
-    def _is_current(self, project: str, state: _State, data: bytes, without: Collection[str] = ()) -> bool:
-        page = self.simple / project / JSON_PAGE
-        return self._state(project, without) == state and self.has_content(page, data)
+    def _refresh_root(self) -> bool:
+        with _Pages(self, self.simple) as pages, _Pages(self, self.root) as landing:
+            changed = commit(pages, PAGES, self.root_pages)
+            return commit(landing, (PAGE,), self._landing_text) or changed
 
-    def _write_pages(self, folder: Path, page: bytes, data: bytes) -> bool:
-        """Write the pages that differ, JSON (the cache) first; empty text removes a page."""
-        changed = False
-        for name, text in ((JSON_PAGE, data), (PAGE, page)):
-            path = folder / name
-            if self.has_content(path, text):
-                continue
-            changed = True
-            _check_page(path)
-            if text:
-                self.write(path, text)
-            else:
-                self.unlink(path)
-        return changed
+    def _project_texts(
+        self,
+        project: str,
+        known: Mapping[str, WheelEntry] | None = None,
+        adding: WheelEntry | None = None,
+    ) -> dict[str, bytes]:
+        """Return the text of a project's pages, also with a wheel that need not be there yet."""
+        added = {adding.filename: adding} if adding else {}
+        state = self._state(project, added)
+        return self._texts(project, state, {**(self.entries(project) if known is None else known), **added})
 
     def has_content(self, path: Path, text: bytes) -> bool:
         """Return whether a file has exactly this content; a missing file counts as empty."""
@@ -259,34 +248,20 @@ class Index:
         except FileNotFoundError:
             return not text
 
-    def _refresh_root(self) -> bool:
-        changed = False
-        while True:
-            names = self._paged()
-            pages = root_html(names), root_json(names)
-            written = self._write_pages(self.simple, *pages)
-            written = self._write_landing(names) or written
-            if not (changed := written or changed):
-                return False
-            if self._paged() == names:
-                return True
+    def _landing_text(self, adding: str = "") -> dict[str, bytes]:
+        """Return the text of the landing page, unless another program wrote the present page."""
+        path, projects = self.root / PAGE, self._paged(adding)
+        if os.path.lexists(path):
+            is_own = self.read(path, largest=_LARGEST_PAGE).startswith(LANDING_START)
+            return {PAGE: landing_html(projects)} if is_own else {}
+        return {PAGE: landing_html(projects)} if projects else {}
 
-    def _write_landing(self, names: Sequence[str]) -> bool:
-        """Write the landing page if it differs, unless matrix did not write the existing page."""
-        path, text = self.root / PAGE, landing_html(names)
-        if self.has_content(path, text) or not (names or os.path.lexists(path)):
-            return False
-        if os.path.lexists(path) and not self.read(path, largest=_LARGEST_PAGE).startswith(LANDING_START):
-            return False
-        self.write(path, text)
-        return True
-
-    def _paged(self) -> list[str]:
-        """Return the projects that have a page; the root must not link to others."""
+    def _paged(self, adding: str = "") -> list[str]:
+        """Return the projects that have a page, and `adding`; the root must not link to others."""
         return [
             name
             for name in self.project_directories()
-            if os.path.exists(f"{self.simple}/{name}/{PAGE}")  # noqa: PTH110  ten times faster
+            if name == adding or os.path.exists(f"{self.simple}/{name}/{PAGE}")  # noqa: PTH110  ten times faster
         ]
 
     def _directories(self) -> list[str]:
@@ -297,16 +272,14 @@ class Index:
             return []
         return sorted(name for name in names if not name.startswith(".") and name not in {PAGE, JSON_PAGE})
 
-    def _state(self, project: str, without: Collection[str] = (), adding: str = "") -> _State:
+    def _state(self, project: str, adding: Mapping[str, WheelEntry] = {}) -> _State:
         listed = self.names(self.simple / project, regular=True)
-        names = [name for name in listed if name.endswith(".whl") and name[0] != "." and name not in without]
-        if adding and adding not in names:
-            names.append(adding)
-        names.sort()
+        names = sorted({name for name in listed if name.endswith(".whl") and name[0] != "."} | adding.keys())
         yanked = self.names(self.yanked, regular=True)
         return _State(
             names,
-            self.records(set(names)),
+            self.records(set(names))
+            | {record_name(name, entry.hashes.sha256) for name, entry in adding.items()},
             frozenset(yanked).intersection(names if yanked else ()),
         )
 
@@ -315,7 +288,7 @@ class Index:
         listed = self.names(self.provenance, regular=True) if wheels else ()
         return frozenset([record for record in listed if wheel_of(record) in wheels])
 
-    def _pages(self, project: str, state: _State, known: Mapping[str, WheelEntry]) -> tuple[bytes, bytes]:
+    def _texts(self, project: str, state: _State, known: Mapping[str, WheelEntry]) -> dict[str, bytes]:
         recorded = {wheel_of(record) for record in state.records}
         entries = []
         for name in state.names:
@@ -331,19 +304,22 @@ class Index:
                 entry = msgspec.structs.replace(entry, yanked=reason)
             entries.append(entry)
         if not entries:
-            return b"", b""
-        return project_html(project, entries), project_json(project, entries)
+            return dict.fromkeys(PAGES, b"")
+        return {JSON_PAGE: project_json(project, entries), PAGE: project_html(project, entries)}
 
     def _yank_reason(self, name: str) -> str | bool:
         return self.read(self.yanked / name).decode(errors="replace").strip() or True
 
     def _entry(self, project: str, name: str) -> WheelEntry | None:
-        """Read a wheel; return None, and warn once, if it cannot be read."""
+        """Read a wheel; return None, and warn once, if it is damaged or belongs to somebody else.
+
+        Other errors are not caught: a page that is written while the file system fails must not lose wheels.
+        """
         try:
             with self.directory(self.simple / project) as folder:
                 path = folder / name
                 return msgspec.structs.replace(entry_of(path), upload_time=upload_time(path))
-        except (MatrixError, OSError) as error:
+        except (MatrixError, FileNotFoundError, PermissionError) as error:
             if name not in self._reported and not isinstance(error, FileNotFoundError):
                 self._reported.add(name)
                 self.reporter.warning(f"{name} is not listed, because it cannot be read: {error}")
@@ -377,7 +353,7 @@ class Index:
 
         The pages are written under temporary names before the wheel gets its name, so a full disk or a
         missing permission prevents publishing. A crash leaves the index with or without the wheel, never with
-        a part of it. The next `refresh` repairs a page that a crash left outdated. A wheel that is in the
+        a part of it. The next `refresh` lists a wheel whose publisher was killed. A wheel that is in the
         index without a record gets its record: the provenance, with the hash and the size of the wheel.
 
         Raise `NameTakenError` if the index has a wheel of that name with other content; `MatrixError` if the
@@ -399,37 +375,42 @@ class Index:
             if sha256 and digest != sha256:
                 msg = f"{wheel.name} changed after it was checked: its SHA-256 was {sha256}, now {digest}."
                 raise MatrixError(msg, hint="Nothing was published. Run the same command again.")
-            if os.path.lexists(folder / wheel.name):
+            is_there = os.path.lexists(folder / wheel.name)
+            if is_there:
                 self._require_same(target, digest)
-            record = records / record_name(wheel.name, digest)
-            is_new = not os.path.lexists(record)
-            if is_new:
-                replace_file(record, _record_text(provenance, entry))
-            try:
-                is_current = self._place(copied, target, entry)
-            except BaseException:
-                if is_new and sha256_of_regular(folder / wheel.name) != digest:
-                    record.unlink(missing_ok=True)
-                raise
-        try:
-            if not is_current:
-                self._refresh_project(project, {}, ())  # an older file keeps its upload time
-            self._refresh_root()
-        except (MatrixError, OSError):
-            if wheel.name not in self.entries(project):
-                raise
+            with self._pages_of(project) as pages:
+                adding = self._changes(project, pages, entry)
+                prepared = [{} if is_there else prepare(*change) for change in adding]
+                record = records / record_name(wheel.name, digest)
+                # A record without its wheel may be old, so that a repair removes it at this moment.
+                if not (is_there and os.path.lexists(record)):
+                    replace_file(record, _record_text(provenance, entry))
+                if is_there or not link_exclusively(copied, folder / wheel.name):
+                    self._require_same(target, digest)
+                    prepared = [{} for _ in adding]  # the file that is there has its own upload time
+                for change, announced in zip(self._changes(project, pages), prepared, strict=True):
+                    commit(*change, announced)
         return target
 
-    def _place(self, copied: Path, target: Path, entry: WheelEntry) -> bool:
-        """Rename a wheel and replace pages; return whether the project's pages are current."""
-        project = target.parent.name
-        with self.directory(target.parent) as folder, self._prepared(project, entry) as (pages, state, data):
-            if not link_exclusively(copied, folder / target.name):
-                self._require_same(target, entry.hashes.sha256)
-                return False
-            for temporary, page in pages:
-                temporary.replace(page)
-        return self._is_current(project, state, data)
+    @contextmanager
+    def _pages_of(self, project: str) -> Iterator[tuple[_Pages, _Pages, _Pages]]:
+        paths = self.simple / project, self.simple, self.root
+        with _Pages(self, paths[0]) as own, _Pages(self, paths[1]) as root, _Pages(self, paths[2]) as landing:
+            yield own, root, landing
+
+    def _changes(
+        self, project: str, pages: tuple[_Pages, _Pages, _Pages], adding: WheelEntry | None = None
+    ) -> list[tuple[_Pages, Sequence[str], Callable[[], Mapping[str, bytes]]]]:
+        """Return the pages that a change in a project changes, in this order, as arguments of `commit`.
+
+        `adding` is a wheel that the texts contain although it need not be there yet.
+        """
+        own, root, landing = pages
+        return [
+            (own, PAGES, partial(self._project_texts, project, adding=adding)),
+            (root, PAGES, partial(self.root_pages, project if adding else "")),
+            (landing, (PAGE,), partial(self._landing_text, project if adding else "")),
+        ]
 
     def _require_same(self, target: Path, digest: str) -> None:
         """Check that a file of the index has this hash."""
@@ -440,33 +421,6 @@ class Index:
         if actual != digest:
             msg = f"{target.name} is already in the index {self.root} with different content."
             raise NameTakenError(msg, hint="A published wheel is never replaced; a rebuild gets a build tag.")
-
-    @contextmanager
-    def _prepared(
-        self, project: str, entry: WheelEntry
-    ) -> Iterator[tuple[list[tuple[Path, Path]], _State, bytes]]:
-        """Write the pages that a new wheel changes under temporary names.
-
-        Yield these and their final paths, and the inputs and the text of the JSON page.
-        """
-        state = self._state(project, adding=entry.filename)
-        page, data = self._pages(project, state, {**self.entries(project), entry.filename: entry})
-        projects = sorted({*self._paged(), project})
-        changed = [(self.simple / project, JSON_PAGE, data), (self.simple / project, PAGE, page)]
-        changed += [(self.simple, JSON_PAGE, root_json(projects)), (self.simple, PAGE, root_html(projects))]
-        with ExitStack() as stack:
-            used = self.simple / project, self.simple
-            folders = {path: stack.enter_context(self.directory(path)) for path in used}
-            prepared = []
-            for path, name, text in changed:
-                final = folders[path] / name
-                if not _has_content(final, text):
-                    _check_page(path / name)
-                    temporary = stack.enter_context(temporary_sibling(final))
-                    temporary.write_bytes(text)
-                    flush(temporary)
-                    prepared.append((temporary, final))
-            yield prepared, state, data
 
     def provenance_of(self, wheel: Path) -> dict[str, Any]:
         """Return the provenance of a wheel.
@@ -493,6 +447,74 @@ class Index:
         except (OSError, ValueError, RecursionError):
             return {}
         return record if isinstance(record, dict) else {}
+
+
+class _Pages:
+    """The pages of a directory of an index, as `builders.index.replacing` replaces them."""
+
+    def __init__(self, index: Index, path: Path) -> None:
+        self._index = index
+        self._path = path
+        self._files: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in [*self._files]:
+            self.remove(name)
+
+    def announce(self, page: str) -> str:
+        name = f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}{Path(page).suffix}"
+        with self._errors_of(page), self._index.directory(self._path, create=True) as folder:
+            self._files[name] = create_file(folder / name)
+        return name
+
+    def fill(self, name: str, page: str, text: bytes) -> None:
+        _check_page(self._path / page)
+        # Not by its name: that would create the file again after another writer has removed it.
+        file = self._files[name]
+        try:
+            with self._errors_of(page):
+                with open(file, "wb", closefd=False) as written:
+                    written.write(text)
+                os.fsync(file)  # with a quota, errors may appear only here
+        except OSError as error:
+            if error.errno != errno.ESTALE:  # on NFS, another machine has removed it
+                raise
+
+    def rename(self, name: str, page: str) -> bool:
+        try:
+            with self._errors_of(page), self._index.directory(self._path) as folder:
+                (folder / name).replace(folder / page)
+        except FileNotFoundError:
+            return False
+        os.close(self._files.pop(name))
+        return True
+
+    def remove(self, name: str) -> None:
+        if name in self._files:
+            os.close(self._files.pop(name))
+        self._index.unlink(self._path / name)
+
+    def announced(self) -> list[str]:
+        return [
+            name
+            for name in self._index.names(self._path)
+            if name.startswith(TEMPORARY_PREFIX) and name.endswith(_ENDINGS)
+        ]
+
+    def has_content(self, page: str, text: bytes) -> bool:
+        return self._index.has_content(self._path / page, text)
+
+    @contextmanager
+    def _errors_of(self, page: str) -> Iterator[None]:
+        """Let errors name the page, which users know."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = str(self._path / page)
+            raise
 
 
 def record_name(wheel: str, sha256: str) -> str:

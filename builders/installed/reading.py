@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
+import re2
 
 from builders.audit.contents import OP_TABLE, SEPARATE_CODE, SHARED_OBJECT, Contents, Objects
 from builders.audit.elf import Budget, read_object
@@ -39,7 +40,7 @@ from resolver.texts import printable
 from resolver.versions import is_version, sort_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
     from builders.audit.elf import SharedObject
     from builders.audit.gpu_code import CodeObject
@@ -56,7 +57,7 @@ _AT_START = re.compile(
 _RUNS_CODE = re.compile(rb"(?m)^import[ \t](?!site; site\.addsitedir\('[^'\n]*'\)\s*$|_virtualenv\s*$)")
 """Finds the lines of a ``.pth`` file that are run, other than those that only add a directory or that
 virtualenv writes."""
-_DIRECTORY = re.compile(r"/[^'\"\n]*-packages\b")
+_DIRECTORY = re2.compile(r"/[^'\"\n]*-packages\b")
 """A directory of packages that a ``.pth`` file names; its code is not run."""
 _SETTINGS = re.compile(
     r"/\.singularity\.d/env/[^/]+\.sh$|^/etc/ld\.so\.conf(\.d/[^/]+\.conf)?$|/pyvenv\.cfg$"
@@ -68,12 +69,14 @@ _READ_ANYWHERE = re.compile(r"/lib((rccl|nccl)[\w-]*|fabric)\.so[.\d]*$")
 _ROCM_OF_SYSTEM = re.compile(r"/opt/rocm[^/]*/\.info/version")
 _HIP = re.compile(r"/libamdhip64\.so(\.\d+)*$")
 _HIP_VERSION = re.compile(r"libamdhip64\.so\.(\d+)\.(\d+)\.(\d+)$")
-_EXPORT = re.compile(r"^\s*(?:export\s+)?([A-Z_][A-Z0-9_]*)=[\"']?([^\"'\n]*)[\"']?\s*$", re.MULTILINE)
+_EXPORT = re2.compile(r"(?m)^[ \t]*(?:export[ \t]+)?([A-Z_][A-Z0-9_]*)=[\"']?([^\"'\n]*)[\"']?[ \t\r]*$")
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64")
 _MULTIARCH = re.compile(r"(/usr)?/lib(64)?/x86_64-linux-gnu")
 _LARGEST_RECORD, _LARGEST_TEXT = 1 << 24, LARGEST_METADATA
 _MOST_TEXT = 1 << 28  # bytes of all texts
 _MOST_ROWS = 1_000_000  # of all RECORDs; torch has 14,000
+_SECONDS, _BYTES_PER_SECOND = 120, 1 << 24
+"""CPU time for any image, and how much of a file justifies another second; real ones take a few percent."""
 _TREE = 1 << 34
 """The size in bytes that is assumed of a directory; measuring it takes as long as reading it."""
 _MOST_LINKS = 40  # as in Linux
@@ -122,23 +125,28 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 counts[match[0]] += 1
                 if PurePosixPath(path).parent.name.startswith("torch-"):
                     with_torch.add(match[0])
-        seen = [self._seen_from(site, list(counts)) for site in sorted(counts)]
+        by_place: dict[tuple[str, str], list[str]] = {}
+        for site in sorted(counts):
+            by_place.setdefault(_prefix_and_python(site), []).append(site)
+        seen = [self._seen_from(site, counts, by_place) for site in sorted(counts)]
         return max(
             seen,
             key=lambda sites: (not with_torch.isdisjoint(sites), sum(counts[site] for site in sites)),
             default=[],
         )
 
-    def _seen_from(self, site: str, others: Sequence[str]) -> list[str]:
+    def _seen_from(
+        self, site: str, others: Container[str], by_place: Mapping[tuple[str, str], Sequence[str]]
+    ) -> list[str]:
         # As `site` of the standard library extends sys.path: what .pth files name, and the directories of the
         # same Python below its prefix, for some virtual environments also below that of their base. Debian's
         # Python has packages below both /usr and /usr/local.
         prefix, python = _prefix_and_python(site)
         named = [
             other
-            for path, text in self.texts.items()
-            if path.startswith(f"{site}/") and path.endswith(".pth")
-            for other in _DIRECTORY.findall(text.decode(errors="replace"))
+            for path in self._by_folder.get(site, ())
+            if path.endswith(".pth")
+            for other in _DIRECTORY.findall(self.texts[path].decode(errors="replace"))
             if other in others
         ]
         prefixes = {prefix}
@@ -150,10 +158,28 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             prefixes |= {"/usr", "/usr/local"}
         shared = [
             other
-            for other in sorted(others)
-            if _prefix_and_python(other)[0] in prefixes and _prefix_and_python(other)[1] in {python, "3"}
+            for one in prefixes
+            for version in {python, "3"}
+            for other in by_place.get((one, version), ())
         ]
-        return list(dict.fromkeys([site, *named, *shared]))
+        return list(dict.fromkeys([site, *named, *sorted(shared)]))
+
+    @cached_property
+    def _by_folder(self) -> dict[str, list[str]]:
+        """The texts in each directory, sorted."""
+        found: dict[str, list[str]] = {}
+        for path in sorted(self.texts):
+            found.setdefault(posixpath.dirname(path), []).append(path)
+        return found
+
+    def _infos(self, *ends: str) -> Iterator[tuple[str, str]]:
+        """Yield the directories of packages of the Python, with the files of metadata that end so."""
+        by_site: dict[str, list[str]] = {}
+        for folder in sorted(self._by_folder):
+            by_site.setdefault(posixpath.dirname(folder), []).append(folder)
+        for site in self.sites:
+            for folder in by_site.get(site, ()):
+                yield from ((site, path) for path in self._by_folder[folder] if path.endswith(ends))
 
     @cached_property
     def prefix(self) -> str:
@@ -174,12 +200,8 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def distributions(self) -> list[tuple[str, Contents]]:
         """The distributions of the Python, each with the directory of its files, in the order of its path."""
-        found: list[tuple[str, Contents]] = []
-        for site in self.sites:
-            for path in sorted(self.texts):
-                if _is_info(path, site, "/METADATA", "/PKG-INFO"):
-                    found += self._distribution(site, path)
-        return found
+        infos = self._infos("/METADATA", "/PKG-INFO")
+        return [found for site, path in infos for found in self._distribution(site, path)]
 
     def _distribution(self, site: str, path: str) -> Iterator[tuple[str, Contents]]:
         metadata = self.texts[path]
@@ -249,14 +271,12 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def missing(self) -> dict[str, list[str]]:
         """The shared objects that RECORD lists and that do not exist, by distribution."""
         found: dict[str, list[str]] = {}
-        for site in self.sites:
-            for path in sorted(self.texts):
-                if _is_info(path, site, ".dist-info/RECORD"):
-                    folder = path.rpartition("/")[0]
-                    for member, full in self._listed(site, folder).items():
-                        if SHARED_OBJECT.search(member) and not self.resolved(full):
-                            title = PurePosixPath(folder).name.removesuffix(".dist-info").replace("-", " ", 1)
-                            found.setdefault(title, []).append(member)
+        for site, path in self._infos(".dist-info/RECORD"):
+            folder = path.rpartition("/")[0]
+            title = PurePosixPath(folder).name.removesuffix(".dist-info").replace("-", " ", 1)
+            for member, full in self._listed(site, folder).items():
+                if SHARED_OBJECT.search(member) and not self.resolved(full):
+                    found.setdefault(title, []).append(member)
         return found
 
     @cached_property
@@ -274,10 +294,8 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         good = {(site, contents.dist_info) for site, contents in self.distributions}
         return [
             PurePosixPath(path).parent.name.partition("-")[0]
-            for site in self.sites
-            for path in sorted(self.texts)
-            if _is_info(path, site, ".dist-info/METADATA", "/PKG-INFO")
-            and (site, PurePosixPath(path).parent.name) not in good
+            for site, path in self._infos(".dist-info/METADATA", "/PKG-INFO")
+            if (site, PurePosixPath(path).parent.name) not in good
         ]
 
     @cached_property
@@ -470,7 +488,7 @@ def _is_info(path: str, site: str, *ends: str) -> bool:
 def read_installed(path: Path) -> Installed:
     """Return `installed` of a path, which a child reads whose memory and time are limited."""
     size = path.stat().st_size if path.is_file() else _TREE
-    return limited(partial(installed, path.resolve()), str(path), size)
+    return limited(partial(installed, path.resolve()), str(path), _SECONDS + size // _BYTES_PER_SECOND)
 
 
 def installed(path: Path) -> Installed:

@@ -21,19 +21,16 @@ if TYPE_CHECKING:
 
 MEMORY = 2 << 30
 """Bytes of memory, in addition to what this process has; mapped files do not count."""
-SECONDS, BYTES_PER_SECOND = 120, 1 << 24
-"""CPU time for anything, and how much of a file justifies another second; real images take a few percent."""
 LARGEST_FILE = 1 << 36
 """Bytes of a file that the child writes."""
 
 
-def limited(read: Callable[[], _Result], what: str, size: int) -> _Result:
+def limited(read: Callable[[], _Result], what: str, seconds: int) -> _Result:
     """Return what a function returns in a child process, or raise the error that it raises there.
 
-    `what` is what it reads, and `size` its size in bytes, which justifies CPU time. Raise
-    `EnvironmentLacksError` if it reaches a limit.
+    `what` is what it reads, and `seconds` the most CPU time that this can take. Raise `EnvironmentLacksError`
+    if it reaches a limit.
     """
-    seconds = SECONDS + size // BYTES_PER_SECOND
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         # The only other thread draws the progress; the child needs no lock of it.

@@ -32,7 +32,8 @@ _NETWORK_VARIABLES = (
     "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
 )  # fmt: skip
 """Additional variables for programs that use the network; the URL of a proxy may contain a password."""
-_CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"]+@")
+_CREDENTIALS = re.compile(r"(?<!ssh://)(?<=://)[^/\s@'\"]+@|(?<=ssh://)[^/\s@'\":]*:[^/\s@'\"]*@")
+"""The user of a URL for ssh is no secret: it says where the repository is."""
 
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _NOT_FOUND = 127  # exit code of a shell for a program that it cannot start
@@ -116,10 +117,12 @@ def _run_reaped(
 
 
 def without_passwords(text: str) -> str:
-    """Return a text without the user names and passwords of its URLs.
+    """Return a text without the user names and passwords of its URLs, except users without a password of ssh.
 
     Examples
     --------
+    >>> without_passwords("git+ssh://git@host/x ssh://me:word@host/x")
+    'git+ssh://git@host/x ssh://host/x'
     >>> without_passwords("pip --index-url=https://me:word@host/simple --proxy http://me@host a@b")
     'pip --index-url=https://host/simple --proxy http://host a@b'
     """

@@ -27,7 +27,7 @@ _LIBRARIES = (
     "librccl", "libstdc++", "libgcc_s", "libamdhip64", "libhsa-runtime64", "libMIOpen", "librocblas",
 )  # fmt: skip
 """Libraries that torch or the image provides. A job fails if conda's or the system's come first."""
-_OF_DEVICE = re.compile(r"""(?P<name>[\w.-]+).*\bextra *== *["']device-(?P<gfx>gfx\w+)["']""")
+_OF_DEVICE = re.compile(r"""(?P<name>[\w.-]++).*\bextra *== *["']device-(?P<gfx>gfx\w+)["']""")
 """A requirement of an extra such as ``device-gfx90a``, as in torch with AMD's label."""
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MOST_SHOWN = 3

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE, MOUNTED_INDEX
+from builders.network.urls import without_password
 from builders.storage.files import make_directories, write_atomic
 from matrix.api import write_lock
 from matrix.command_line.options import (
@@ -203,7 +204,7 @@ def _judged(thing: str, context: Context) -> Judgement:
     needed += [
         Change(str(item), "", f"it comes from {item.url}", needed=True)
         for item in (reading.items if reading else ())
-        if item.url and (item.name or item.url) not in drop
+        if item.url and item.known_as not in drop
     ]
     needed += _lost(judged, reading, answer) if reading and answer else []
     if needed:
@@ -233,7 +234,7 @@ def _lost(judged: Judgement, reading: Reading, answer: Resolution) -> list[Chang
 def _name_or_source(text: str) -> str:
     """Normalize the name of a distribution; URLs and paths, which may have no name, stay as they are."""
     name = normalize_name(text)
-    return name if required_name(name) == name else text
+    return name if required_name(name) == name else without_password(text)
 
 
 def _check_options(args: argparse.Namespace) -> None:

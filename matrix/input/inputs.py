@@ -9,12 +9,22 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
 
+from matrix.reading.requirements import (
+    OPTIONS,
+    VARIABLE,
+    entries_of,
+    followed,
+    is_index_of_torch,
+    open_included,
+    read_file,
+    read_requirements,
+)
 from resolver.errors import MatrixError, UsageError
 from resolver.model import Requirement, Resolution
 from resolver.requirements import normalize_name, parse_requirement
@@ -26,23 +36,17 @@ if TYPE_CHECKING:
 
     from builders.network.urls import PackageSources
     from matrix.input.settings import Settings
-    from matrix.reading.items import Item
-    from matrix.reading.requirements import Document, Entry
+    from matrix.reading.items import Item, Reading
+    from matrix.reading.requirements import Entry, Role
 
-Kind = Literal["requirements", "constraints", "overrides"]
-_MOST_NESTED = 50
-_MOST_LINES = 100_000
 _LONGEST_LINE = 100_000  # characters; pip's parser of options needs minutes for longer ones
 _SPECIAL = re.compile(r"^[-.]|[/@\t]|\s-|\$\{|\.(whl|zip|tgz|tar\.\w+)$")
 """Finds options, paths, URLs, direct references and variables."""
-_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _IGNORED = {
     "--pre": "To allow pre-releases of a distribution, name one in its requirement, such as name>=2.0rc1."
 }
 """Options that `matrix` ignores, each with a hint on what to do instead."""
 
-
-_OPTIONS = {".txt": "-r", ".in": "-r", ".yml": "--env", ".yaml": "--env", ".toml": "--project"}
 
 StatedHashes = tuple[str, set[str]]
 """Where hashes of a distribution are first stated (file and line), and the SHA-256 that are allowed."""
@@ -65,9 +69,9 @@ class Inputs(msgspec.Struct, kw_only=True):
     hashes: dict[str, StatedHashes] = {}
     """By distribution, the files that requirements files allow (``--hash``)."""
     warnings: list[str] = []
-    _done: set[tuple[str, Kind]] = set()  # real paths; a file may be required and constrain as well
+    _done: set[tuple[str, Role]] = set()  # real paths; a file may be required and constrain as well
 
-    def of_kind(self, kind: Kind) -> list[Requirement]:
+    def of_kind(self, kind: Role) -> list[Requirement]:
         """Return the requirements of a kind."""
         return {"requirements": self.requirements, "constraints": self.constraints}.get(kind, self.overrides)
 
@@ -86,57 +90,34 @@ class Inputs(msgspec.Struct, kw_only=True):
         urls = (without_password(url).rstrip("/") for url in self.package_sources().by_preference)
         return tuple(url for url in urls if url != public_index().rstrip("/"))
 
-    def add(self, kind: Kind, texts: Iterable[str], files: Iterable[str]) -> None:
+    def add(self, kind: Role, texts: Iterable[str], files: Iterable[str]) -> None:
         """Add requirements of the command line or of ``matrix.toml``, and requirements files."""
         for text in texts:
             _reject_file(text)
             if _SPECIAL.search(text.strip()):
-                from matrix.reading.requirements import read_requirements
-
-                self._add_document(read_requirements(text, ""), kind, _Source())
+                lines = read_requirements(text, "").entries
+                self._add_lines(followed(lines, "", kind, _refuse, seen=self._done))
             else:
                 self._append(parse_requirement(text), kind, _Source())
         for file in files:
-            self._add_file(file, kind, _Source())
+            self._add_file(file, kind)
 
-    def _add_file(self, name: str, kind: Kind, parent: _Source) -> None:
-        from matrix.reading.requirements import read_requirements
-
-        if "://" in name:
-            msg = f"{shorten(name)!r} is a URL, but matrix reads requirements files only from this machine."
-            raise parent.error(msg, hint="Download the file and name the copy.")
-        path = Path(parent.file).parent / name
-        real = os.path.realpath(path)
-        if real in parent.chain:
-            cycle = [*parent.chain[parent.chain.index(real) :], real]
-            listed = " -> ".join(os.path.relpath(file) for file in cycle)
-            raise parent.error(
-                f"these files include each other in a cycle: {listed}.", hint="Remove the line."
-            )
-        if len(parent.chain) >= _MOST_NESTED:
-            raise parent.error(f"requirements files are nested more than {_MOST_NESTED} levels deep.")
+    def _add_file(self, name: str, kind: Role) -> None:
+        real = os.path.realpath(name)
         if (real, kind) in self._done:
             return
         self._done.add((real, kind))
-        if path.name.startswith("pylock."):
+        if Path(name).name.startswith("pylock."):
             from matrix.reading.locks import is_pylock
 
-            if is_pylock(path.name):
-                self._add_pylock(path, kind)
+            if is_pylock(Path(name).name):
+                self._add_pylock(Path(name), kind)
                 return
-        option = _OPTIONS.get(path.suffix.lower(), "-r")
-        if option != "-r":
-            raise parent.error(f"{path} is not a pip requirements file.", hint=f"Use {option} {path}")
-        try:
-            text = read_text(path, pipes=True)
-        except UsageError as error:
-            raise parent.error(error.message, hint=error.hint) from None
-        if text.count("\n") > _MOST_LINES:
-            raise parent.error(f"{path} has more than {_MOST_LINES} lines, so it is not a requirements file.")
-        source = _Source(str(path), directory=parent.directory, chain=(*parent.chain, real))
-        self._add_document(read_requirements(text, str(path)), kind, source)
+        path, text = open_included(name, "")
+        lines = entries_of(text, path)
+        self._add_lines(followed(lines, path, kind, _refuse, chain=(real,), seen=self._done))
 
-    def _add_pylock(self, path: Path, kind: Kind) -> None:
+    def _add_pylock(self, path: Path, kind: Role) -> None:
         from builders.network.urls import public_index
         from matrix.reading.locks import read_pylock
 
@@ -157,34 +138,24 @@ class Inputs(msgspec.Struct, kw_only=True):
 
     def add_environment(self, path: Path) -> None:
         """Add the pip section of a conda environment file, and its Python."""
-        from matrix.reading.conda_file import NOT_CONDA, read
-        from matrix.reading.requirements import read_file
+        from matrix.reading.conda_file import read
 
         reading = read(read_file(path), str(path))
-        source = _Source(str(path), directory=str(path.parent), chain=(os.path.realpath(path),))
-        for finding in reading.findings:
-            if finding.severity == "error":
-                hint = finding.fix or f"`matrix check {path}` shows how to correct it."
-                raise replace(source, line=finding.evidence["line"]).error(finding.message, hint=hint)
-        for unread in reading.unread:
-            if unread.reason == NOT_CONDA:
-                here = replace(source, line=unread.line)
-                msg = f"{shorten(unread.text)!r} is not a conda package."
-                raise here.error(msg, hint="Requirements for pip belong in the pip section.")
-        if reading.python:
-            self.requirements.append(parse_requirement(f"python=={minor(reading.python)}.*"))
-        installed: dict[str, None] = {}
-        for item in reading.items:
-            if item.name == "python":
-                self.requirements += _python_requirement(item, replace(source, line=item.line))
-            elif item.installer == "conda" and item.name != "pip":
-                installed[item.name] = None
+        source = _Source(str(path), directory=str(path.parent))
+        _reject_unread(reading, source)
+        self._add_python(reading, source)
         assert reading.document is not None  # noqa: S101  a conda file has one
-        self._add_document(reading.document, "requirements", source)
-        if installed:
-            self._report_conda(source, list(installed))
+        lines = (replace(entry, file=entry.file or source.file) for entry in reading.document.entries)
+        self._add_lines((("requirements", entry) for entry in lines), source.directory)
+        for item in reading.constraints:
+            self._add_requirement(item.requirement, "constraints", replace(source, line=item.line))
+        self._report_conda(reading, source)
 
-    def _report_conda(self, source: _Source, names: Sequence[str]) -> None:
+    def _report_conda(self, reading: Reading, source: _Source) -> None:
+        by_conda = (item.name for item in reading.items if item.installer == "conda")
+        names = [name for name in dict.fromkeys(by_conda) if name != "pip"]
+        if not names:
+            return
         listed = join_words(names, most=20, joiner="and")
         text = f"conda installs {listed}: matrix does not resolve conda packages."
         required = {requirement.name for requirement in self.requirements}
@@ -195,21 +166,40 @@ class Inputs(msgspec.Struct, kw_only=True):
 
     def add_project(self, path: Path, extras: Sequence[str], groups: Sequence[str]) -> None:
         """Add the dependencies in a ``pyproject.toml``."""
-        from builders.pyproject import FILE, read_pyproject, requirements_of
+        from builders.pyproject import FILE
+        from matrix.reading.project import read
 
         path = path / FILE if path.is_dir() else path
-        document = read_pyproject(path)
+        reading = read(read_text(path), str(path), extras, groups, strict=True)
         source = _Source(str(path), directory=str(path.parent))
-        for key, text in requirements_of(document, path, extras, groups):
-            self._add_requirement(text, "requirements", replace(source, key=key))
-        uv = document.tool.get("uv")
-        for key in ("sources", "index", "constraint-dependencies", "override-dependencies"):
-            if isinstance(uv, dict) and key in uv:
-                self.warnings.append(source.text(f"matrix ignores {key} in [tool.uv]."))
+        self._add_python(reading, source)
+        for item in reading.items:
+            if item.name == "python" or item.installer == "conda":
+                continue
+            here = replace(source, line=item.line)
+            self._add_requirement(item.requirement, "requirements", here)
+            if item.indexes and not is_index_of_torch(item.indexes[0]):
+                self.bound[item.name] = _index_url(item.indexes[0], here)
+        for item in reading.constraints:
+            self._add_requirement(item.requirement, "constraints", replace(source, line=item.line))
+        urls = [url for url in reading.index_urls if not is_index_of_torch(url)]
+        self.extra_index_urls += [_index_url(url, source) for url in urls]
+        for unread in reading.unread:
+            if unread.matters:
+                here = replace(source, line=unread.line)
+                self.warnings.append(here.text(f"matrix ignores {unread.text}: {unread.reason}."))
+        self._report_conda(reading, source)
 
-    def _add_document(self, document: Document, kind: Kind, source: _Source) -> None:
-        for entry in document.entries:
-            here = replace(source, line=entry.line) if source.file else source
+    def _add_python(self, reading: Reading, source: _Source) -> None:
+        if reading.python:
+            self.requirements.append(parse_requirement(f"python=={minor(reading.python)}.*"))
+        for item in reading.items:
+            if item.name == "python":
+                self.requirements += _python_requirement(item, replace(source, line=item.line))
+
+    def _add_lines(self, lines: Iterable[tuple[Role, Entry]], directory: str = "") -> None:
+        for kind, entry in lines:
+            here = _Source(entry.file, entry.line if entry.file else 0, directory=directory)
             if len(entry.text) > _LONGEST_LINE:
                 msg = f"the line has more than {_LONGEST_LINE} characters."
                 raise here.error(msg, hint="Split it, or name a requirements file.")
@@ -223,7 +213,7 @@ class Inputs(msgspec.Struct, kw_only=True):
 
     def _expanded(self, entry: Entry, source: _Source) -> Entry | None:
         """Replace variables as pip does; return None for an index whose variable is not set."""
-        missing = [name for name in _VARIABLE.findall(entry.text) if name not in os.environ]
+        missing = [name for name in VARIABLE.findall(entry.text) if name not in os.environ]
         if missing and entry.text.startswith("--extra-index-url"):
             self.warnings.append(
                 source.text(f"matrix ignores this index, because the variable {missing[0]} is not set.")
@@ -232,12 +222,12 @@ class Inputs(msgspec.Struct, kw_only=True):
         if missing:
             msg = f"the variable {missing[0]} is not set."
             raise source.error(msg, hint="Set it in the environment, or remove the line.")
-        text = _VARIABLE.sub(lambda match: os.environ[match[1]], entry.text)
+        text = VARIABLE.sub(lambda match: os.environ[match[1]], entry.text)
         if text == entry.text:
             return entry
         return replace(entry, text=text)
 
-    def _add_entry(self, entry: Entry, kind: Kind, source: _Source) -> None:
+    def _add_entry(self, entry: Entry, kind: Role, source: _Source) -> None:
         line = entry.pip
         if line.requirement_text:
             self._add_requirement(line.requirement_text, kind, source)
@@ -252,13 +242,13 @@ class Inputs(msgspec.Struct, kw_only=True):
             if flag == "--editable":
                 self._add_requirement(value, kind, source, editable=True)
             elif flag in {"--requirement", "--constraint"}:
-                self._include(flag, value, kind, source)
+                continue  # the lines of that file follow
             elif flag in {"--index-url", "--extra-index-url", "--find-links", "--no-index"}:
                 self._add_index(flag, value, source)
             else:
                 self.warnings.append(source.text(f"matrix ignores {flag}. {_IGNORED.get(flag, '')}".rstrip()))
 
-    def _add_hashes(self, hashes: Sequence[str], kind: Kind, source: _Source) -> None:
+    def _add_hashes(self, hashes: Sequence[str], kind: Role, source: _Source) -> None:
         """Add the hashes of the last requirement; the index states only SHA-256."""
         if not hashes:
             return
@@ -269,12 +259,6 @@ class Inputs(msgspec.Struct, kw_only=True):
         name = self.of_kind(kind)[-1].name
         _, known = self.hashes.setdefault(name, (source.text("").removesuffix(": ").rstrip(), set()))
         known |= sha256
-
-    def _include(self, flag: str, value: str, kind: Kind, source: _Source) -> None:
-        included: Kind = "constraints" if flag == "--constraint" else kind
-        if flag == "--requirement" and kind == "constraints":
-            included = "requirements"
-        self._add_file(value, included, source)
 
     def _add_index(self, flag: str, url: str, source: _Source) -> None:
         if flag == "--no-index":
@@ -290,7 +274,7 @@ class Inputs(msgspec.Struct, kw_only=True):
                 self.warnings.append(source.text("this --index-url replaces an earlier --index-url."))
             self.index_url = url
 
-    def _add_requirement(self, text: str, kind: Kind, source: _Source, *, editable: bool = False) -> None:
+    def _add_requirement(self, text: str, kind: Role, source: _Source, *, editable: bool = False) -> None:
         from matrix.reading.pip_line import parse_line
 
         try:
@@ -299,7 +283,7 @@ class Inputs(msgspec.Struct, kw_only=True):
             raise source.error(error.message, hint=error.hint) from None
         self._append(requirement, kind, source)
 
-    def _append(self, requirement: Requirement, kind: Kind, source: _Source) -> None:
+    def _append(self, requirement: Requirement, kind: Role, source: _Source) -> None:
         if kind == "constraints" and requirement.extras:
             msg = f"the constraint {shorten(requirement.text)!r} has extras, which pip rejects."
             raise source.error(msg, hint="Write the name without brackets.")
@@ -360,8 +344,6 @@ class _Source(msgspec.Struct, frozen=True):
     key: str = ""
     directory: str = ""
     """What paths are relative to: for pip the working directory, for conda that of its file."""
-    chain: tuple[str, ...] = ()
-    """The real paths of the files that include each other, up to this file."""
 
     def error(self, message: str, *, hint: str = "") -> UsageError:
         """Return an error that begins with the location."""
@@ -376,7 +358,7 @@ class _Source(msgspec.Struct, frozen=True):
 def _reject_file(text: str) -> None:
     """Reject the name of a file with requirements, for which an option was forgotten."""
     suffix = Path(text).suffix.lower()
-    option = _OPTIONS.get(suffix)
+    option = OPTIONS.get(suffix)
     if option and "@" not in text and (suffix == ".txt" or Path(text).is_file()):
         msg = f"{shorten(text)!r} is a file, not a requirement."
         raise UsageError(msg, hint=f"Write {option} {shorten(text)}")
@@ -387,6 +369,28 @@ def _plain_requirement(text: str) -> Requirement | None:
         return parse_requirement(text)
     except UsageError:
         return None
+
+
+def _refuse(entry: Entry, error: UsageError) -> None:
+    source = _Source(entry.file, entry.line if entry.file else 0)
+    raise source.error(error.message, hint=error.hint) from None
+
+
+def _reject_unread(reading: Reading, source: _Source) -> None:
+    """Raise the first error in a conda environment file, or in a file that it names."""
+    from matrix.reading.conda_file import NOT_CONDA
+
+    for finding in reading.findings:
+        if finding.severity == "error":
+            hint = finding.fix or f"`matrix check {reading.name}` shows how to correct it."
+            raise replace(source, line=finding.evidence["line"]).error(finding.message, hint=hint)
+    for unread in reading.unread:
+        here = replace(source, line=unread.line, file=unread.file or source.file)
+        if unread.reason == NOT_CONDA:
+            msg = f"{shorten(unread.text)!r} is not a conda package."
+            raise here.error(msg, hint="Requirements for pip belong in the pip section.")
+        if unread.matters and unread.text.startswith(("-r", "-c", "--requirement", "--constraint")):
+            raise here.error(f"{unread.reason}.")
 
 
 def _check_form(entry: Entry, source: _Source) -> None:

@@ -47,12 +47,15 @@ def catalog_of(lock: Resolution, path: Path, settings: Settings) -> Catalog:
 
 
 def catalog_with_image_of(lock: Resolution, path: Path, settings: Settings) -> Catalog:
-    """Return `catalog_of` with the content of the lock's base image, if a file; may start a container."""
+    """Return `catalog_of` with the content of the lock's base image, if a file; see `with_inspected_image`.
+
+    The image is not started, because the lock and the image may be a stranger's.
+    """
     from builders.containers.inspection import with_inspected_image
 
     catalog, image = catalog_of(lock, path, settings), lock.image
     if image and lock.request.target.base_image and image.path.startswith("/"):
-        catalog = with_inspected_image(catalog, image.path, image.name)
+        catalog = with_inspected_image(catalog, image.path, image.name, start=False)
     return catalog
 
 

@@ -80,9 +80,7 @@ def document_of(reading: Reading) -> Document:
 def _line_of(item: Item) -> str:
     if item.installer == "conda":
         return f"{item.name}={item.version}" if item.version else f"{item.name}{item.specifier}"
-    extras = f"[{','.join(item.extras)}]" if item.extras else ""
-    versions = f" @ {item.url}" if item.url else f"=={item.version}" if item.version else item.specifier
-    return f"{item.name}{extras}{versions}{f' ; {item.marker}' if item.marker else ''}"
+    return item.requirement
 
 
 def check(document: Document, expected: ExpectedTarget) -> list[Finding]:

@@ -37,7 +37,7 @@ from matrix.judging.target import CONSUMERS, expect_lock, expect_request
 from matrix.judging.verdict import JudgedItem, Judgement, Ran, conclude, is_open
 from matrix.reading.pip_line import url_path
 from matrix.reading.recognise import read
-from matrix.reading.requirements import read_file
+from matrix.reading.requirements import is_index_of_torch, read_file
 from resolver.compiling.problem_builder import check_target
 from resolver.consequences import Side
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
 
 _TARGET_OPTIONS = ("site", "date", "backend", "driver", "base_image", "gfx", "rocm", "python")
 _URL = re.compile(r"(https?|file)://[^\s$]+")
-_OF_TORCH = re.compile(r"//[\w.-]*pytorch\.org/")
 _NO_LOGS = {".yml", ".yaml", ".toml", ".lock", ".json", ".in", ".def", ".eb", ".cfg"}
 _HEAD = 1 << 16
 """Bytes in which the kind of a file shows."""
@@ -121,7 +120,7 @@ def _indexes(reading: Reading, ours: Path) -> Iterator[str]:
     for url in reading.index_urls:
         here = url.replace(MOUNTED_INDEX, (ours / "simple").absolute().as_uri())
         exists = not here.startswith("file:") or Path(url_path(here)).is_dir()
-        if _URL.fullmatch(here) and exists and not _OF_TORCH.search(here):
+        if _URL.fullmatch(here) and exists and not is_index_of_torch(here):
             yield here
 
 

@@ -270,7 +270,7 @@ def _check_locations(document: Document) -> Iterator[Finding]:
         for former in seen.setdefault(line.name, []):
             if former.pip.location == line.location or (former.pip.requirement and line.requirement):
                 continue
-            message = f"Line {former.line} installs {line.name} from another URL: pip stops at one of them."
+            message = f"{former.place} installs {line.name} from another URL: pip stops at one of them."
             fix = "Keep one of the two, or write when each counts, as in: ; python_version == '3.12'"
             yield finding("contradicting-requirement", entry, message, fix=fix)
             break
@@ -281,17 +281,17 @@ def _duplicate(entry: Entry, requirement: Requirement, earlier: list[tuple[Entry
     name = entry.pip.name
     for former, other in earlier:
         if error := _contradiction(requirement, other):
-            message = f"Line {former.line} also requires {name}, and the two contradict each other. {error}"
+            message = f"{former.place} also requires {name}, and the two contradict each other. {error}"
             return finding("contradicting-requirement", entry, message, fix="Keep one of the two.")
     former, other = earlier[0]
     if any(former.text == entry.text for former, _ in earlier):
-        return _commented_out("duplicate-requirement", entry, f"Line {former.line} has the same requirement.")
+        return _commented_out("duplicate-requirement", entry, f"{former.place} has the same requirement.")
     fix = "Keep one of the two."
     if not (requirement.url or other.url or entry.pip.options or former.pip.options):
         extras = ",".join(sorted(requirement.extras | other.extras))
         name_and_extras = f"{other.name}[{extras}]" if extras else other.name
         fix = f"Write one line: {Requirement(f'{name_and_extras}{requirement.specifier & other.specifier}')}."
-    message = f"Line {former.line} also requires {name}; pip looks for a version that satisfies both lines."
+    message = f"{former.place} also requires {name}; pip looks for a version that satisfies both lines."
     return finding("duplicate-requirement", entry, message, fix=fix)
 
 

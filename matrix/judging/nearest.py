@@ -57,10 +57,10 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     if reading.python:
         items.insert(0, Item(name="python", version=reading.python))
     kept, changes = replaced(catalog, items, drop)
-    left = [item for item in reading.items if (item.name or item.url) in drop]
+    left = [item for item in reading.items if item.known_as in drop]
     changes += [Change(str(item), "", "you left it out") for item in left]
     pins = [item for item in items if item.installer == "conda" and item.version and item.name != "python"]
-    found = _Nearest(context, pins)
+    found = _Nearest(context, [*pins, *reading.constraints])
     expected = expect_request(context.request(), catalog, "pip")
     try:
         answer, versions, unknown = found.of(kept)
@@ -104,7 +104,9 @@ def _built_here(reading: Reading, catalog: Catalog) -> dict[str, str]:
 def _open(item: Item, evidence: str) -> JudgedItem:
     version = item.version or item.specifier
     name = item.name or item.url
-    return JudgedItem(name=name, version=version, verdict="not-judged", evidence=evidence, line=item.line)
+    return JudgedItem(
+        name=name, version=version, verdict="not-judged", evidence=evidence, line=item.line, file=item.file
+    )
 
 
 class _Nearest:
@@ -114,6 +116,7 @@ class _Nearest:
         self.context, self.catalog = context, context.catalog_with_image
         self.as_is = not context.args.repair
         texts = [f"{item.name}=={item.version}" for item in pins if is_version(item.version)]
+        texts += [f"{item.name}{item.specifier}" for item in pins if item.specifier and not item.url]
         self.inputs = replace(context.inputs, requirements=(), constraints=[*map(parse_requirement, texts)])
         self.indexes = package_indexes(context.settings, self.inputs, context.console)
 

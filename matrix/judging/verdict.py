@@ -35,6 +35,8 @@ class JudgedItem(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str = ""
     """The reason, with its source if it has one."""
     line: int = 0
+    file: str = ""
+    """The file that has the line, if it is one that the thing names."""
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):

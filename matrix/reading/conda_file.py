@@ -395,7 +395,7 @@ def read(text: str, name: str) -> Reading:
             reading.add(item)
         else:
             reading.unread.append(Unread(entry.line, printable(entry.text), NOT_CONDA))
-    add_entries(reading, document.entries)
+    add_entries(reading, document)
     return reading
 
 

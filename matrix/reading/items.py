@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
+from builders.network.urls import without_password
+from resolver.texts import printable
+
 if TYPE_CHECKING:
     from builders.findings import Finding
     from builders.installed.reading import Installed
@@ -43,9 +46,23 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     """From 1; 0 for what is installed and for data without lines."""
     text: str = ""
     """As written."""
+    file: str = ""
+    """The file that has the line, if it is one that the thing names (``-r``)."""
+
+    @property
+    def requirement(self) -> str:
+        """What it installs as a requirement for pip (PEP 508)."""
+        extras = f"[{','.join(self.extras)}]" if self.extras else ""
+        versions = f" @ {self.url} " if self.url else f"=={self.version}" if self.version else self.specifier
+        return f"{self.name}{extras}{versions}{f'; {self.marker}' if self.marker else ''}".strip()
+
+    @property
+    def known_as(self) -> str:
+        """The name, else the URL without a login, as a user leaves it out."""
+        return self.name or without_password(self.url)
 
     def __str__(self) -> str:
-        return " ".join(filter(None, [self.name or self.url, self.version or self.specifier]))
+        return " ".join(filter(None, [self.known_as, self.version or self.specifier]))
 
 
 class Unread(msgspec.Struct, frozen=True):
@@ -56,9 +73,12 @@ class Unread(msgspec.Struct, frozen=True):
     reason: str
     matters: bool = True
     """Whether it may install or change something that is judged."""
+    file: str = ""
+    """As of `Item`."""
 
     def __str__(self) -> str:
-        where = f"line {self.line}: " if self.line else ""
+        of_file = f" of {printable(self.file)}" if self.file else ""
+        where = f"line {self.line}{of_file}: " if self.line else ""
         return f"{where}{self.text}{f' ({self.reason})' if self.reason else ''}"
 
 
@@ -80,6 +100,8 @@ class Reading(msgspec.Struct, kw_only=True):
     name: str
     """The path as given."""
     items: list[Item] = []
+    constraints: list[Item] = []
+    """What limits the versions of others, and installs nothing (``-c``)."""
     unread: list[Unread] = []
     python: str = ""
     """The version of Python that it pins."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import re2
 from msgspec.structs import replace
+from packaging.markers import InvalidMarker, Marker
 
 from builders.findings import Finding
 from builders.pyproject import FILE, PyProject, requirements_of
@@ -35,7 +36,13 @@ _TABLE = re2.compile(
 _QUOTED = re.compile(r"\"([^\"\n]*)\"|'([^'\n]*)'")
 _KEY = re2.compile(r"[ \t]*[\"']?([\w.-]+)[\"']?[ \t]*=")
 _POETRY_CLAUSE = re2.compile(r"([~^])\s*(\d+(?:\.\d+)*)(.*)")
-_IGNORED_UV = ("constraint-dependencies", "override-dependencies", "exclude-dependencies")
+_IGNORED_UV = ("override-dependencies", "exclude-dependencies")
+_LINUX = {
+    "sys_platform": "linux",
+    "platform_system": "Linux",
+    "os_name": "posix",
+    "platform_machine": "x86_64",
+}
 NOT_CHOSEN = "nobody chose it"
 
 
@@ -86,13 +93,14 @@ def read(
         raise UsageError(msg) from None
     reading = Reading(kind=FILE, name=name)
     lines = _Lines(text)
-    if document.project is not None or extras or groups or strict:
-        _read_standard(document, reading, lines, (extras, groups), strict=strict)
     tool = document.tool
+    has_others = any("dependencies" in table for table in tool.values() if isinstance(table, dict))
+    if document.project is not None or extras or groups or (strict and not has_others):
+        _read_standard(document, reading, lines, (extras, groups), strict=strict)
     if isinstance(poetry := tool.get("poetry"), dict):
         _read_poetry(poetry, reading, lines)
     if isinstance(uv := tool.get("uv"), dict):
-        _read_uv(uv, reading, lines, extras)
+        _read_uv(uv, reading, lines, (*extras, *groups))
     pixi = tool.get(
         "pixi", data if {"workspace", "dependencies", "pypi-dependencies"} & data.keys() else None
     )
@@ -180,7 +188,7 @@ def _add(reading: Reading, text: str, line: int, key: str) -> None:
         reading.add(item)
 
 
-def _read_uv(uv: Mapping[str, Any], reading: Reading, lines: _Lines, extras: Sequence[str]) -> None:
+def _read_uv(uv: Mapping[str, Any], reading: Reading, lines: _Lines, chosen: Sequence[str]) -> None:
     """Read where uv takes packages from: indexes and sources."""
     tables = uv.get("index", [])
     indexes = [row for row in tables if isinstance(row, dict) and isinstance(row.get("url"), str)]
@@ -193,16 +201,31 @@ def _read_uv(uv: Mapping[str, Any], reading: Reading, lines: _Lines, extras: Seq
     sources = uv.get("sources")
     for name, stated in (sources if isinstance(sources, dict) else {}).items():
         rows = stated if isinstance(stated, list) else [stated]
-        rows = [row for row in rows if isinstance(row, dict) and row.get("extra", "") in {"", *extras}]
+        rows = [row for row in rows if isinstance(row, dict) and _counts(row, chosen)]
         known = normalize_name(name)
         for row in rows[:1]:
             reading.items = [
                 _from_source(item, row, urls) if item.name == known and not item.url else item
                 for item in reading.items
             ]
+    for text in filter(_is_text, uv.get("constraint-dependencies", ())):
+        item = pip_item(text, line=lines.of(text))
+        reading.constraints += [item] if item else []
+        reason = "it constrains what others install" if item else "it is not a requirement"
+        reading.unread.append(Unread(lines.of(text), printable(text), reason, matters=item is None))
     for key in _IGNORED_UV:
         for text in filter(_is_text, uv.get(key, ())):
             reading.unread.append(Unread(lines.of(text), printable(text), f"uv's {key} are not read"))
+
+
+def _counts(source: Mapping[str, Any], chosen: Sequence[str]) -> bool:
+    """Return whether one of several sources counts: for a chosen extra or group, and on Linux."""
+    named = {value for key in ("extra", "group") if isinstance(value := source.get(key), str)}
+    try:
+        marker = Marker(source["marker"]) if isinstance(source.get("marker"), str) else None
+    except InvalidMarker:
+        return False
+    return named <= {*chosen} and (marker is None or marker.evaluate(_LINUX))
 
 
 def _from_source(item: Item, source: Mapping[str, Any], indexes: Mapping[Any, str]) -> Item:

@@ -17,7 +17,7 @@ import re2
 
 from builders.findings import Finding
 from matrix.reading.items import Item, Reading, Unread
-from matrix.reading.shell import Shell
+from matrix.reading.shell import LONGEST_VALUE, Shell
 from resolver.texts import printable
 from resolver.versions import shorten
 
@@ -272,7 +272,11 @@ def _filled(lines: list[str], arguments: Mapping[str, str]) -> list[str]:
     """Replace ``{{ NAME }}`` by the value of the section ``%arguments``."""
     if not arguments:
         return lines
-    return [_ARGUMENT.sub(lambda match: arguments.get(match[1], match[0]), line) for line in lines]
+    filled = [_ARGUMENT.sub(lambda match: arguments.get(match[1], match[0]), line) for line in lines]
+    return [
+        new if len(new) <= max(LONGEST_VALUE, len(line)) else line
+        for new, line in zip(filled, lines, strict=True)
+    ]
 
 
 def _sections(text: str) -> Iterator[tuple[str, str, int, list[str]]]:

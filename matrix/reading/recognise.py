@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from builders.machine.limited import limited
 from matrix.reading import (
     conda_file,
     conda_list,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from matrix.reading.items import Reading
 
+_SECONDS = 20
+"""CPU time for any text; real ones take less than one second."""
 _HEAD = 4096
 """How much of a text the readers see to recognise it, in characters."""
 
@@ -49,7 +52,10 @@ def read(path: Path, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> 
     """
     if installed.recognises(path):
         return installed.read(path)
-    return read_described(read_text(path, pipes=True), str(path), extras, groups)
+    text, name = read_text(path, pipes=True), str(path)
+    # What a reader returns cannot leave a child (ruamel.yaml). Read again here, it takes as little as there.
+    limited(lambda: bool(read_described(text, name, extras, groups)), name, _SECONDS)
+    return read_described(text, name, extras, groups)
 
 
 def read_described(text: str, name: str, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> Reading:

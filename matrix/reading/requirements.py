@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
@@ -19,8 +21,7 @@ from resolver.texts import printable, read_text
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ruamel.yaml.comments import CommentedSeq
 
@@ -38,7 +39,16 @@ _STRUCTURAL = {"several-pip-sections", "pip-not-listed"}
 """Findings whose correction changes more than one entry."""
 
 
+VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
+_OF_TORCH = re.compile(r"//[\w.-]*pytorch\.org/")
+_MOST_NESTED = 50
+_MOST_LINES = 100_000
+OPTIONS = {".txt": "-r", ".in": "-r", ".yml": "--env", ".yaml": "--env", ".toml": "--project"}
+"""The options that read files, by their endings."""
+
 Kind = Literal["conda", "requirements"]
+Role = Literal["requirements", "constraints", "overrides"]
+"""What the lines of a file are for."""
 
 RULES: dict[str, Severity] = {
     # One line
@@ -133,13 +143,14 @@ def finding_at(
 
 def in_order(findings: Iterable[Finding], file: str) -> list[Finding]:
     """Sort the findings of a file by line and severity, and drop repeated ones."""
-    unique = {(finding.evidence["line"], finding.id, finding.message): finding for finding in findings}
+    unique = {(_position(finding), finding.message): finding for finding in findings}
     ordered = sorted(unique.values(), key=_position)
     return [replace(finding, evidence={"file": file, **finding.evidence}) for finding in ordered]
 
 
-def _position(finding: Finding) -> tuple[int, int, str]:
-    return finding.evidence["line"], SEVERITIES.index(finding.severity), finding.id
+def _position(finding: Finding) -> tuple[str, int, int, str]:
+    evidence = finding.evidence
+    return evidence.get("file", ""), evidence["line"], SEVERITIES.index(finding.severity), finding.id
 
 
 def fixable(findings: Sequence[Finding]) -> list[Finding]:
@@ -159,6 +170,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     sequence: CommentedSeq | None = None
     """The YAML list that contains it."""
     position: int = 0
+    file: str = ""
+    """The file that has it, if another one names that file (``-r``)."""
+
+    @property
+    def place(self) -> str:
+        """The line for a message."""
+        return f"Line {self.line}{f' of {printable(self.file)}' if self.file else ''}"
 
     @property
     def in_flow(self) -> bool:
@@ -190,9 +208,10 @@ def finding(
     corrected = tuple(corrected)
     # An item of a list in flow style, [a, b], cannot be commented out.
     possible = entry.editable and not (entry.in_flow and any(text.startswith("#") for text in corrected))
-    return finding_at(
+    found = finding_at(
         rule, entry.line, entry.text, message, corrected=corrected, fixable=fixable and possible, fix=fix
     )
+    return replace(found, evidence={"file": entry.file, **found.evidence}) if entry.file else found
 
 
 class Document(msgspec.Struct, kw_only=True):
@@ -288,6 +307,79 @@ def read_requirements(text: str, name: str) -> Document:
     return Document(name=name, lines=lines, entries=entries)
 
 
+def open_included(value: str, parent: str, chain: Sequence[str] = ()) -> tuple[str, str]:
+    """Return path and text of a requirements file that another one names.
+
+    `chain` has the real paths of the files that name each other, up to `parent`. Raise `UsageError` if it
+    cannot be read, if it is one of these files, or if they are too many.
+    """
+    value = VARIABLE.sub(lambda match: os.environ.get(match[1], match[0]), value)
+    if "://" in value:
+        msg = f"{shorten(value)!r} is a URL, but matrix reads requirements files only from this machine."
+        raise UsageError(msg, hint="Download the file and name the copy.")
+    path = Path(parent).parent / value
+    real = os.path.realpath(path)
+    if real in chain:
+        listed = " -> ".join(os.path.relpath(file) for file in (*chain[chain.index(real) :], real))
+        raise UsageError(f"these files include each other in a cycle: {listed}.", hint="Remove the line.")
+    if len(chain) >= _MOST_NESTED:
+        msg = f"requirements files are nested more than {_MOST_NESTED} levels deep."
+        raise UsageError(msg)
+    option = OPTIONS.get(path.suffix.lower(), "-r")
+    if option != "-r":
+        raise UsageError(f"{path} is not a pip requirements file.", hint=f"Use {option} {path}")
+    text = read_text(path, pipes=True)
+    if text.count("\n") > _MOST_LINES:
+        raise UsageError(f"{path} has more than {_MOST_LINES} lines, so it is not a requirements file.")
+    return str(path), text
+
+
+def followed(
+    entries: Iterable[Entry],
+    name: str,
+    role: Role,
+    refuse: Callable[[Entry, UsageError], None],
+    *,
+    chain: Sequence[str] = (),
+    seen: set[tuple[str, Role]] | None = None,
+) -> Iterator[tuple[Role, Entry]]:
+    """Yield the lines of a file, and after each ``-r`` or ``-c`` those of the file that it names.
+
+    Such files are relative to the one that names them, and each is read once for a role. `refuse` gets a line
+    whose file cannot be used, with the error.
+    """
+    chain = chain or (os.path.realpath(name),)
+    seen = set() if seen is None else seen
+    for entry in entries:
+        yield role, entry
+        options = entry.pip.options if entry.text.startswith("-") else []
+        for flag, value in options:
+            if flag not in {"--requirement", "--constraint"} or not value:
+                continue
+            inner: Role = "requirements" if role == "constraints" else role
+            inner = "constraints" if flag == "--constraint" else inner
+            try:
+                path, text = open_included(value, name, chain)
+            except UsageError as error:
+                refuse(entry, error)
+                continue
+            real = os.path.realpath(path)
+            if (real, inner) not in seen:
+                seen.add((real, inner))
+                lines = entries_of(text, path)
+                yield from followed(lines, path, inner, refuse, chain=(*chain, real), seen=seen)
+
+
+def is_index_of_torch(url: str) -> bool:
+    """Return whether an index is PyTorch's, which the catalog binds to torch."""
+    return _OF_TORCH.search(url) is not None
+
+
+def entries_of(text: str, path: str) -> list[Entry]:
+    """Return the lines of a requirements file that is read for another input."""
+    return [replace(entry, file=path, editable=False) for entry in read_requirements(text, path).entries]
+
+
 def recognises(_: str, __: str) -> bool:
     """Return that any text may be requirements, so that each bad line is reported."""
     return True
@@ -297,32 +389,63 @@ def read(text: str, name: str) -> Reading:
     """Read what pip installs from a requirements or constraints file."""
     document = read_requirements(text, name)
     reading = Reading(kind="requirements", name=name, document=document)
-    add_entries(reading, document.entries)
+    add_entries(reading, document)
     return reading
 
 
-def add_entries(reading: Reading, entries: Iterable[Entry]) -> None:
-    """Add what the lines for pip install, and the indexes that they name."""
+def _follow(reading: Reading, document: Document) -> None:
+    """Add the lines of the files that a document names; a constraint pins what the others require."""
+    from matrix.reading.pip_line import pip_item
+
+    def refuse(entry: Entry, error: UsageError) -> None:
+        text = printable(shorten(entry.text, _LONGEST_SHOWN))
+        reading.unread.append(Unread(entry.line, text, error.message.rstrip("."), file=entry.file))
+
+    lines = list(followed(document.entries, reading.name, "requirements", refuse))
+    limits = [entry for role, entry in lines if role == "constraints"]
+    pins = {entry.pip.name: entry.pip.pinned for entry in limits if entry.pip.pinned}
+    document.entries = [_pinned(entry, pins) for role, entry in lines if role != "constraints"]
+    for entry in limits:
+        item = pip_item(entry.text, line=entry.line)
+        reading.constraints += [item] if item else []
+        text, reason = printable(shorten(entry.text, _LONGEST_SHOWN)), "it constrains what others install"
+        reading.unread.append(Unread(entry.line, text, reason, matters=False, file=entry.file))
+
+
+def _pinned(entry: Entry, pins: Mapping[str, str]) -> Entry:
+    if not pins or entry.pip.requirement is None or entry.pip.location or entry.pip.pinned:
+        return entry
+    pin = pins.get(entry.pip.name)
+    return replace(entry, text=entry.pip.with_pin(pin), editable=False) if pin else entry
+
+
+def add_entries(reading: Reading, document: Document) -> None:
+    """Add what the lines for pip install, and the indexes that they name; files that they name are read."""
     from matrix.reading.pip_line import INDEX_OPTIONS, LONGEST_LINE, pip_item
 
+    if any(entry.text.startswith("-") for entry in document.entries):
+        _follow(reading, document)
+    refused = {(unread.file, unread.line) for unread in reading.unread if unread.matters}
     main, extra = "", []
-    for entry in entries:
+    for entry in document.entries:
         line, shown = entry.pip, printable(shorten(entry.text, _LONGEST_SHOWN))
         if len(entry.text) > LONGEST_LINE:
             reason = f"it has more than {LONGEST_LINE} characters"
-            reading.unread.append(Unread(entry.line, shown, reason))
+            reading.unread.append(Unread(entry.line, shown, reason, file=entry.file))
             continue
         item = pip_item(entry.text, line=entry.line)
         if item is not None:
-            reading.items.append(item)
+            reading.items.append(replace(item, file=entry.file))
         elif line.requirement_text or line.error or line.unknown_options:
-            reading.unread.append(Unread(entry.line, shown, "it is not a requirement"))
+            reading.unread.append(Unread(entry.line, shown, "it is not a requirement", file=entry.file))
         elif line.values("--requirement", "--constraint"):
-            reason = "name that file to have it judged"
-            reading.unread.append(Unread(entry.line, shown, reason))
+            if (entry.file, entry.line) not in refused:
+                reason = "the file that it names was read"
+                reading.unread.append(Unread(entry.line, shown, reason, matters=False, file=entry.file))
         else:
             main = next(iter(line.values(INDEX_OPTIONS[0])), main)
             extra += line.values(INDEX_OPTIONS[1])
             reading.find_links += line.values("--find-links")
-            reading.unread.append(Unread(entry.line, shown, "it is an option of pip", matters=False))
+            reason = "it is an option of pip"
+            reading.unread.append(Unread(entry.line, shown, reason, matters=False, file=entry.file))
     reading.index_urls += [*filter(None, [main]), *extra]

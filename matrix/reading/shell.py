@@ -36,7 +36,7 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}]*))?\}|(\w+))")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 _LITERAL = "\0"
 """Stands for a dollar sign that the shell does not expand."""
-_LONGEST_VALUE = 10_000
+LONGEST_VALUE = 10_000
 """Longest value that is expanded, in characters: variables that double each other grow without end."""
 _LONGEST_SHOWN = 100
 _MOST_NESTED = 5
@@ -291,7 +291,7 @@ class Shell:
             return self.values.get(match[1] or match[3], match[0] if match[2] is None else match[2])
 
         new = _VARIABLE.sub(value, text)
-        return new if len(new) <= max(_LONGEST_VALUE, len(text)) else text
+        return new if len(new) <= max(LONGEST_VALUE, len(text)) else text
 
     def _expanded(self, word: str) -> list[str]:
         new = self.expand(word)

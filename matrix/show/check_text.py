@@ -91,15 +91,17 @@ def _rest(judged: Judgement, console: Console) -> None:
         if item.verdict == "not-judged":
             by_reason.setdefault(item.evidence, []).append(item.name)
     for reason, names in by_reason.items():
-        console.info(f"\nNot judged, because {reason}: {join_words(names, most=10, joiner='and')}.")
+        console.info(
+            f"\nNot judged, because {reason.rstrip('.')}: {join_words(names, most=10, joiner='and')}."
+        )
     if judged.platform:
         console.info("\nIt has " + ", ".join(" ".join(item) for item in judged.platform.items()) + ".")
     if judged.how:
         console.info(f"\n{judged.how}.")
     unread = [line for line in judged.unread if line.matters or console.verbosity > 0]
     if unread:
-        used = {item.line for item in judged.distributions if item.line}
-        lines = used | {line.line for line in judged.unread}
+        used = {(item.file, item.line) for item in judged.distributions if item.line}
+        lines = used | {(line.file, line.line) for line in judged.unread}
         if used:
             console.info(f"\n{judged.kind}: {len(used)} of {counted(len(lines), 'line')} were used.")
         console.info("\nNot read:\n" + "\n".join(f"  {line}" for line in unread))

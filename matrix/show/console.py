@@ -120,7 +120,7 @@ class Console(Reporter):
 
         value = msgspec.to_builtins(document, enc_hook=encode)
         value["warnings"] = [*dict.fromkeys([*value.get("warnings", ()), *self.warnings])]
-        text = json.dumps(value, indent=2, ensure_ascii=False)
+        text = _without_logins(json.dumps(value, indent=2, ensure_ascii=False))
         if output is not None:
             self.result(text, output)
             return
@@ -128,7 +128,7 @@ class Console(Reporter):
 
     def _print(self, text: str) -> None:
         with self._cleared():
-            _print(text)
+            _print(_without_logins(text))
 
     def info(self, message: str) -> None:
         """Print a message, unless in quiet mode."""
@@ -218,7 +218,7 @@ class Console(Reporter):
 
     def _print_message(self, text: str) -> None:
         with self._cleared():
-            _write_message(self.err.wrapped(text))
+            _write_message(self.err.wrapped(_without_logins(text)))
 
     @contextmanager
     def _cleared(self) -> Iterator[None]:
@@ -231,6 +231,15 @@ class Console(Reporter):
             import logging
 
             logging.getLogger("matrix").log(getattr(logging, level), message)
+
+
+def _without_logins(text: str) -> str:
+    """Hide the logins in URLs: lines of files and URLs of indexes are repeated as evidence."""
+    if "@" not in text or "://" not in text:
+        return text
+    from builders.machine.process import without_passwords
+
+    return without_passwords(text)
 
 
 def _print(text: str) -> None:

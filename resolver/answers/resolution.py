@@ -128,6 +128,7 @@ def _warnings(
     if request.target.backend == "rocm" and "kernel-driver" not in solution:
         text = "The kernel driver of this target is not known, so ROCm was not checked against it."
         yield Notice("driver-unknown", "kernel-driver", text)
+    yield from _not_of_site(catalog, request.target)
     image = catalog.image.get(versions.get("base-image", ""))
     if image and not image.glibc:
         text = f"The glibc of {image.name} is not known, so no wheel was checked against it."
@@ -150,6 +151,23 @@ def _warnings(
     yield from _age_warning(catalog, request, [*candidates.values()])
     if image:
         yield from _image_warnings(image, problem, solution)
+
+
+def _not_of_site(catalog: Catalog, target: Target) -> Iterator[Notice]:
+    """Warn about a GPU that the site does not have, and a driver that it never had."""
+    site = catalog.site[target.site]
+    others = [gfx for gfx in target.gfx if gfx not in site.gfx] if site.gfx else []
+    if others:
+        own, listed = join_words(site.gfx, joiner="and"), join_words(others, joiner="and")
+        text = f"{target.site} has {own}, not {listed}: what is built for {listed} does not run there."
+        yield Notice("gpu-not-of-site", listed, text)
+    drivers = [window.driver for window in catalog.windows_of(target.site)]
+    if target.driver and drivers and target.driver not in drivers:
+        text = (
+            f"{target.site} is not known to have had kernel driver {target.driver}, only "
+            f"{join_words([*dict.fromkeys(drivers)], joiner='and')}."
+        )
+        yield Notice("driver-not-of-site", "kernel-driver", text)
 
 
 def _image_warnings(image: Image, problem: Problem, solution: Solution) -> Iterator[Notice]:

@@ -22,7 +22,8 @@ import pytest
 from pypi_simple import DistributionPackage, ProjectPage
 
 from builders.index import Index
-from builders.storage.files import replace_file, sha256_of
+from builders.index.repository import _Pages
+from builders.storage.files import sha256_of
 from builders.storage.lease import link_exclusively
 from resolver.errors import MatrixError
 from tests.support.records import record_of
@@ -229,14 +230,16 @@ def test_refresh_slow_writer_writes_again(
     others = [make_wheel(version="2.0"), make_wheel(name="other")]
     (index.simple / page).unlink()
 
-    def write_late(target: Path, data: bytes) -> None:
-        if target.resolve() == index.simple / page:
-            monkeypatch.setattr("builders.index.repository.replace_file", replace_file)
+    rename = _Pages.rename
+
+    def rename_late(pages: _Pages, name: str, to: str) -> bool:
+        if pages._path / to == index.simple / page:
+            monkeypatch.setattr(_Pages, "rename", rename)
             for other in others:
                 index.publish(other, {})
-        replace_file(target, data)
+        return rename(pages, name, to)
 
-    monkeypatch.setattr("builders.index.repository.replace_file", write_late)
+    monkeypatch.setattr(_Pages, "rename", rename_late)
     index.refresh("tiny")
     assert len(index.wheels("tiny")) == 2
     agree(index, "tiny")

@@ -90,11 +90,15 @@ def test_remove_killed_midway_can_be_repeated(index: Index, monkeypatch: pytest.
     """At the worst moment, a wheel that still exists is missing from its page, which misleads no reader."""
     older, newer = index.wheels("tiny")
 
-    def die(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+    unlink = Index.unlink
+
+    def die(of: Index, path: Path) -> None:
+        if path.parent == of.yanked:
+            raise KeyboardInterrupt
+        unlink(of, path)
 
     with monkeypatch.context() as dying:
-        dying.setattr(Index, "record_paths", die)
+        dying.setattr(Index, "unlink", die)
         with pytest.raises(KeyboardInterrupt):
             remove(index, [newer])
     assert list(links_of(index, "tiny")) == [older.name]

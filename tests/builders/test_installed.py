@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import struct
+import time
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -13,9 +16,12 @@ from builders.findings import Finding
 from builders.installed import checks
 from builders.installed.checks import findings_of
 from builders.installed.reading import read_installed
+from resolver.answers.resolve import resolve
 from resolver.consequences import Side
+from resolver.errors import UsageError
 from resolver.facts.catalog import load
-from resolver.model import Request, Target
+from resolver.model import Request, Resolution, Target
+from resolver.requirements import parse_requirement
 from tests.support.elf import shared_object
 from tests.support.installed import Tree, gpu_code, network_plugin
 
@@ -574,6 +580,90 @@ def test_rocm_of_an_image_is_the_one_that_it_states(tmp_path: Path) -> None:
     tree = image(tmp_path / "env")
     tree.file("opt/rocm-7.2.4/.info/version", b"7.2.4-93\n")
     assert read_installed(tree.root).platform["rocm"] == "7.2.4"
+
+
+VERDEF = 0x6FFFFFFD
+Changes = Callable[[int, int], dict[int, bytes]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header, _: {header + 44: b"\xff" * 4},  # sh_info
+        lambda header, start: {header + 44: b"\xff" * 4, start + 16: bytes(4)},  # and vd_next
+        lambda _, start: {start + 6: b"\xff" * 2, start + 12: b"\xff" * 4},  # vd_cnt, vd_aux
+        lambda header, _: {header + 24: b"\xff" * 8},  # sh_offset
+        lambda header, _: {header + 40: b"\xff" * 4},  # sh_link
+        lambda *_: {0: b"no library"},
+    ],
+)
+def test_damaged_libc_is_a_finding(change: Changes, tmp_path: Path, side: Side) -> None:
+    """The table of the versions that it defines; the arguments are where its header and its content are."""
+    tree = image(tmp_path / "env")
+    path = tree.root / "usr/lib/x86_64-linux-gnu/libc.so.6"
+    data = bytearray(path.read_bytes())
+    table, size, count = struct.unpack_from("<Q10xHH", data, 40)
+    headers = range(table, table + size * count, size)
+    (header,) = (at for at in headers if struct.unpack_from("<I", data, at + 4)[0] == VERDEF)
+    for at, new in change(header, struct.unpack_from("<Q", data, header + 24)[0]).items():
+        data[at : at + len(new)] = new
+    for content in (data, data[:100], b""):
+        path.write_bytes(content)
+        start = time.process_time()
+        found = [finding.id for finding in judged(tree, side) if "libc.so.6" in finding.message]
+        assert found == ["not-elf"]
+        assert time.process_time() - start < 10
+
+
+def test_image_without_packages_is_compared_with_a_lock(tmp_path: Path, side: Side) -> None:
+    """No Python of it can have another version than the lock's."""
+    tree = image(tmp_path / "env")
+    shutil.rmtree(tree.root / tree.site)
+    lock = resolve(side.catalog, Request(side.request.target, (parse_requirement("torch"),)))
+    assert isinstance(lock, Resolution)
+    found = findings_of(read_installed(tree.root), side, lock, {})
+    ids = {finding.id for finding in found}
+    assert "verify-pin-missing" in ids
+    assert "verify-python" not in ids
+
+
+def test_more_rows_of_record_than_in_real_environments_are_rejected(tmp_path: Path) -> None:
+    """Two million rows of four letters, in two files that each may be as large."""
+    tree = image(tmp_path / "env")
+    for name in ("one", "two"):
+        tree.file(f"{tree.site}/{name}-1.0.dist-info/RECORD", b"a,,\n" * 1_000_000)
+    with pytest.raises(UsageError, match="more metadata than any real environment"):
+        read_installed(tree.root)
+
+
+@pytest.mark.parametrize("chain", ["each", "loop", "same"])
+def test_many_links_to_hip_take_little_time(chain: str, tmp_path: Path) -> None:
+    """Each is a link to the next, or all are one loop or lead to one file."""
+    tree = image(tmp_path / "env")
+    folder = tree.root / "opt/hip"
+    folder.mkdir(parents=True)
+    count = 20_000
+    for number in range(count):
+        to = {"each": number + 1, "loop": (number + 1) % 30, "same": count}[chain]
+        (folder / f"libamdhip64.so.{number}").symlink_to(f"libamdhip64.so.{to}")
+    tree.file(f"opt/hip/libamdhip64.so.{count}", shared_object())
+    found = read_installed(tree.root)
+    start = time.process_time()
+    copies = [copy.folder for copy in found.rocm if copy.folder == "/opt/hip"]
+    assert copies == (["/opt/hip"] if chain != "loop" else copies)
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("line", ["/" * 1_000_000, "A=" + " " * 1_000_000 + '"x', "\n" * 1_000_000])
+def test_texts_of_an_image_are_searched_in_linear_time(line: str, tmp_path: Path) -> None:
+    tree = image(tmp_path / "env")
+    tree.file(f"{tree.site}/long.pth", line.encode())
+    tree.file(".singularity.d/env/10.sh", line.encode())
+    found = read_installed(tree.root)
+    start = time.process_time()
+    assert found.sites == [f"/{tree.site}"]
+    assert not found.variables
+    assert time.process_time() - start < 5
 
 
 def judged(tree: Tree, side: Side, user: dict[str, str] | None = None) -> list[Finding]:

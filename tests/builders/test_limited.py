@@ -15,21 +15,21 @@ from resolver.errors import EnvironmentLacksError, UsageError
 
 
 def test_result_and_errors_are_those_of_the_function() -> None:
-    assert limited(lambda: {"child": os.getpid()}, "x", 0)["child"] != os.getpid()
+    assert limited(lambda: {"child": os.getpid()}, "x", 9)["child"] != os.getpid()
 
     def wrong() -> None:
         msg = "It is wrong."
         raise UsageError(msg, hint="Correct it.")
 
     with pytest.raises(UsageError, match="It is wrong") as caught:
-        limited(wrong, "x", 0)
+        limited(wrong, "x", 9)
     assert caught.value.hint == "Correct it."
 
     def broken() -> None:
         raise KeyError(1)
 
     with pytest.raises(KeyError) as bug:
-        limited(broken, "x", 0)
+        limited(broken, "x", 9)
     assert "in broken" in bug.value.__notes__[0]
 
 
@@ -44,20 +44,19 @@ def endless() -> None:
         (endless, "it takes more than 1 s of CPU time"),
         (lambda: bytes(1 << 28), "it takes more memory than any"),
         (lambda: [bytearray(1000) for _ in range(1 << 18)], "it takes more memory than any"),
-        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "its reader ended with SIGSEGV"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "its reader ended with SIGKILL"),
     ],
 )
 def test_limits_hold(read: object, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SECONDS", 1)
     monkeypatch.setattr(module, "MEMORY", 1 << 27)
     start = time.monotonic()
     with pytest.raises(EnvironmentLacksError, match=f"Cannot read a.sif: {reason}"):
-        limited(read, "a.sif", 0)  # type: ignore[arg-type]
+        limited(read, "a.sif", 1)  # type: ignore[arg-type]
     assert time.monotonic() - start < 30
 
 
 def test_files_of_the_child_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LARGEST_FILE", 1 << 12)
     with pytest.raises(OSError, match="File too large"):
-        limited(lambda: (tmp_path / "a").write_bytes(bytes(1 << 13)), "x", 0)
+        limited(lambda: (tmp_path / "a").write_bytes(bytes(1 << 13)), "x", 9)
     assert (tmp_path / "a").stat().st_size <= 1 << 12

@@ -14,6 +14,8 @@ from tests.fuzz.kinds import KINDS, Kind
 from tests.fuzz.run import FaultError, limits, run, run_case
 
 CASES = 15
+MORE = {"elf-versions": 300}
+"""Kinds that are read from every image, and quickly."""
 short = settings(
     max_examples=CASES,
     derandomize=True,
@@ -23,12 +25,27 @@ short = settings(
 )
 
 
+@pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param(3_000 // len(KINDS), marks=pytest.mark.slow, id="3,000"),
+        pytest.param(
+            100_000 // len(KINDS), marks=[pytest.mark.long, pytest.mark.timeout(3600)], id="100,000"
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
+def test_many_changed_inputs_end_with_result_or_message(kind: Kind, cases: int) -> None:
+    assert run(kind, cases).faults == {}
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
 def test_changed_inputs_end_with_result_or_message(kind: Kind, tmp_path: Path) -> None:
     """Run the first cases of the long run, then cases that hypothesis reduces to the smallest failing one."""
-    result = run(kind, CASES)
+    least = MORE.get(kind.name, CASES)
+    result = run(kind, least)
     assert result.faults == {}
-    assert result.parsed == CASES
+    assert result.parsed == least
     parsed = []
 
     @short

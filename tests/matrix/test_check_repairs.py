@@ -329,3 +329,23 @@ def test_environment_is_compared_with_a_lock(index: str, capsys: Capture) -> Non
     assert "torch: 2.5.1+cu124 -> 2.5.1+rocm6.2" in output
     assert "numpy" not in output
     assert "python" not in output
+
+
+def test_logins_in_urls_are_not_shown(index: str, capsys: Capture) -> None:
+    Path("base.txt").write_text(
+        "https://me:secret@a.example/mine.zip\n--find-links https://me:secret@b.example/\n"
+    )
+    Path("r.txt").write_text(
+        f"-r base.txt\nnumpy\nmine @ git+https://secret@c.example/x\n--index-url {index}\n"
+    )
+    outputs = []
+    for options in ([], ["--format", "json"], ["-v"]):
+        main(["check", "r.txt", "--site", "lumi-g", *options])
+        outputs += [*capsys.readouterr()]
+    assert "secret" not in "".join(outputs)
+    assert "git+https://c.example/x" in outputs[0] + outputs[2]
+    drops = ["--drop", "mine", "--drop", "https://a.example/mine.zip"]
+    assert main(["check", "r.txt", "--site", "lumi-g", "--repair", "-o", "out", *drops]) == 0, (
+        capsys.readouterr()
+    )
+    assert "secret" not in "".join(path.read_text() for path in Path("out").iterdir())

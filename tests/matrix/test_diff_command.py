@@ -122,11 +122,6 @@ def test_two_locks_are_compared(capsys: Capture) -> None:
     assert run(capsys, "diff", "one.lock", "one.lock", *SITE).splitlines()[:1] == ["Nothing changes."]
 
 
-def test_index_that_is_none_is_refused(capsys: Capture) -> None:
-    assert main(["diff", *SITE, "--driver", "6.4", "--index", "nowhere"]) == 2
-    assert "nowhere is not an index" in capsys.readouterr().err
-
-
 def test_requirements_that_the_catalog_lacks_do_not_count(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "matrix.toml").write_text('requirements = ["apex", "torch>=2.9", "lightning"]\n', "utf-8")
     assert run_json(capsys, "diff", *SITE, "--driver", "30.10")["consequences"]

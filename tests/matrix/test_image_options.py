@@ -15,6 +15,7 @@ from builders.containers.inspection import ImageFacts
 from builders.diagnosis import doctor as machine
 from builders.recipes import Program
 from builders.sources import FetchResult
+from builders.storage.files import write_atomic
 from matrix.cli import main
 from matrix.commands import fetch
 from matrix.judging import machine as judged_machine
@@ -39,7 +40,7 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "mine.sif" / "usr").mkdir(parents=True)
 
     def inspect_image(image: LocalImage, kind: str | None = None) -> ImageFacts:  # noqa: ARG001
-        return ImageFacts(
+        facts = ImageFacts(
             name=image.name,
             path=str(image.path),
             digest=image.digest,
@@ -51,6 +52,8 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             hipcc="6.2.41134",
             compilers=(Program("g++-12", "12.3.0", "/usr/bin/g++-12"),),
         )
+        write_atomic(inspection._cache_file(image), msgspec.json.encode(facts))
+        return facts
 
     monkeypatch.setattr(inspection, "inspect_image", inspect_image)
     monkeypatch.setattr(judged_machine, "inspect_image", inspect_image)
@@ -103,6 +106,17 @@ def test_explain_uses_the_locked_image(capsys: Capture) -> None:
         for rejected in answer["rejected"]
         for item in rejected["core"]
     )
+
+
+def test_image_of_a_received_lock_is_not_started(
+    image: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock and the image may come from a stranger; the image was not inspected on this machine."""
+    run_json(capsys, "resolve", *ASKED, "--base-image", "mine.sif")
+    inspection._cache_file(find_image(image)).unlink()
+    monkeypatch.setattr(inspection, "inspect_image", pytest.fail)
+    assert main(["explain", "rocm"]) == 0
+    assert "was not inspected on this machine" in capsys.readouterr().err
 
 
 @pytest.mark.slow

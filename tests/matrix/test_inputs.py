@@ -482,11 +482,39 @@ def test_extra_without_project_is_an_error() -> None:
     assert "--project" in error_of(Settings(extras=["a"]))
 
 
-def test_settings_of_uv_give_a_warning() -> None:
-    write("pyproject.toml", f"{PROJECT}\n[tool.uv.sources]\ntorch = {{index = 'pytorch'}}\n")
-    assert read_inputs(Settings(project=".")).warnings == [
-        "pyproject.toml: matrix ignores sources in [tool.uv]."
-    ]
+UV = """
+[tool.uv]
+constraint-dependencies = ["numpy<3"]
+override-dependencies = ["pillow==10.0"]
+[tool.uv.sources]
+torch = [{ index = "mac", marker = "sys_platform == 'darwin'" }, { index = "own" }]
+numpy = { git = "https://a.example/numpy", tag = "v2" }
+apex = [{ path = "apex", extra = "slow" }, { url = "https://a.example/apex-1.0.tar.gz", extra = "fast" }]
+[[tool.uv.index]]
+name = "own"
+url = "https://own.example/simple"
+explicit = true
+[[tool.uv.index]]
+name = "more"
+url = "https://more.example/simple"
+"""
+
+
+def test_sources_of_uv_are_used() -> None:
+    write("pyproject.toml", PROJECT + UV)
+    inputs = read_inputs(Settings(project=".", extras=["fast"]))
+    assert 'numpy @ git+https://a.example/numpy@v2 ; python_version < "3.13"' in texts(inputs.requirements)
+    assert "apex @ https://a.example/apex-1.0.tar.gz" in texts(inputs.requirements)
+    assert inputs.bound == {"torch": "https://own.example/simple"}
+    assert inputs.extra_index_urls == ["https://more.example/simple"]
+    assert texts(inputs.constraints) == ["numpy<3"]
+    (warning,) = inputs.warnings
+    assert "matrix ignores pillow==10.0: uv's override-dependencies are not read." in warning
+
+
+def test_dependencies_of_poetry_are_read() -> None:
+    write("pyproject.toml", "[tool.poetry.dependencies]\npython = '^3.10'\ntorch = '~2.4'\n")
+    assert texts(read_inputs(Settings(project=".")).requirements) == ["python<4,>=3.10", "torch<2.5,>=2.4"]
 
 
 # Settings

@@ -372,3 +372,20 @@ def test_resolve_does_not_import_networkx() -> None:
         "assert main(['resolve', 'apex', '--no-lock', '-q']) == 0; assert 'networkx' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--gfx942"], "lumi-g has gfx90a, not gfx942"),
+        (["--gfx", "gfx90a,gfx1100"], "lumi-g has gfx90a, not gfx1100"),
+        (["--driver", "6.4"], "lumi-g is not known to have had kernel driver 6.4, only 5.2, 6.0 and 6.3."),
+        (["--gfx90a", "--driver", "6.0"], ""),
+        ([], ""),
+    ],
+)
+def test_what_the_site_does_not_have_is_said_first(options: list[str], text: str, capsys: Capture) -> None:
+    document = run_json(capsys, "resolve", "torch", "--site", "lumi-g", "--no-lock", *options)
+    found = [one for one in document["warnings"] if one.startswith("lumi-g ")]
+    assert [one[: len(text)] for one in found] == ([text] if text else [])
+    assert not found or document["warnings"][0] == found[0]

@@ -84,6 +84,56 @@ def test_lines_of_requirements(lines: list[str], seed: object) -> None:
     assert content(read_described("\n".join(lines), "requirements.txt").items) == content(reading.items)
 
 
+@given(
+    first=st.lists(REQUIREMENTS, max_size=5),
+    required=st.lists(REQUIREMENTS, max_size=5),
+    limits=st.lists(st.one_of(PINS, RANGES), max_size=5),
+)
+@EXAMPLES
+def test_lines_of_files_that_a_file_names(
+    first: list[str], required: list[str], limits: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("tree")
+    files = {"a.txt": ["-r more/b.txt", *first], "more/b.txt": ["-c ../c.txt", *required], "c.txt": limits}
+    (folder / "more").mkdir()
+    for name, lines in files.items():
+        (folder / name).write_text("\n".join(lines), encoding="utf-8")
+    reading = read_described((folder / "a.txt").read_text(encoding="utf-8"), str(folder / "a.txt"))
+    seen = {(item.file, item.line) for item in reading.items}
+    seen |= {(unread.file, unread.line) for unread in reading.unread}
+    stated = {
+        ("" if name == "a.txt" else str(folder / {"c.txt": "more/../c.txt"}.get(name, name)), number)
+        for name, lines in files.items()
+        for number, line in enumerate(lines, start=1)
+        if line.strip() and not line.strip().startswith("#")
+    }
+    assert stated <= seen
+    assert [str(item) for item in reading.constraints] == [
+        str(item) for item in read_described("\n".join(limits), "c.txt").items
+    ]
+
+
+def test_constraint_pins_what_a_line_requires() -> None:
+    Path("limits.txt").write_text("torch==2.9.1+rocm6.4\nscipy<2\n")
+    Path("base.txt").write_text("numpy==1.26.4\n")
+    reading = read_described("-r base.txt\n-c limits.txt\ntorch\n", "requirements.txt")
+    assert [(str(item), item.file) for item in reading.items] == [
+        ("numpy 1.26.4", "base.txt"),
+        ("torch 2.9.1+rocm6.4", ""),
+    ]
+    assert not [line for line in reading.unread if line.matters]
+
+
+def test_cycle_of_files_is_named_and_the_rest_is_read() -> None:
+    Path("base.txt").write_text("numpy\n-r requirements.txt\n")
+    Path("requirements.txt").write_text("-r base.txt\ntorch\n")
+    reading = read_described(Path("requirements.txt").read_text(), "requirements.txt")
+    assert [item.name for item in reading.items] == ["numpy", "torch"]
+    (unread,) = (line for line in reading.unread if line.matters)
+    assert "requirements.txt -> base.txt -> requirements.txt" in str(unread)
+    assert (unread.file, unread.line) == ("base.txt", 2)
+
+
 @given(urls=st.lists(st.one_of(URLS, WHEELS), min_size=1, max_size=6))
 @EXAMPLES
 def test_requirement_with_a_url_keeps_it(urls: list[str]) -> None:

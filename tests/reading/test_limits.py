@@ -1,0 +1,47 @@
+"""Texts of strangers take little time however they are made, or end with an error that names them."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from matrix.reading import recognise
+from matrix.reading.recognise import read, read_described
+from resolver.errors import EnvironmentLacksError, MatrixError
+
+DOUBLED = "".join(f"ARG A{number + 1}=$A{number}$A{number}\n" for number in range(30))
+FILLED = "%arguments\nA={{ A }}{{ A }}\n" * 40
+TEXTS = {
+    "empty.txt": "torch==2.9.1\n" + "\n" * 100_000,
+    "spaces.txt": "torch==2.9.1\n" + " " * 200_000 + "x",
+    "comments.txt": "torch==2.9.1\n" + "# a\n" * 50_000,
+    "continued.txt": "torch==2.9.1 \\\n" * 20_000,
+    "Dockerfile": f"FROM x\nARG A0=xxxxxxxxxx\n{DOUBLED}RUN pip install $A30\n",
+    "a.Dockerfile": "FROM x\n" + "\n" * 100_000 + "RUN pip install torch" + " " * 200_000,
+    "here.Dockerfile": "FROM x\n" + "RUN <<A\n" * 10_000,
+    "a.def": f"Bootstrap: docker\nFrom: x\n{FILLED}%post\npip install {{{{ A }}}}\n",
+    "empty.def": "Bootstrap: docker\n" + "\n" * 100_000,
+    "env.yml": "dependencies:\n" + " " * 200_000 + "\n  - torch\n",
+    "job.sh": "#!/bin/bash\n#SBATCH -N 1\n" + "export A=$A$A\n" * 100 + "\n" * 100_000,
+    "setup.cfg": "[options]\ninstall_requires =\n" + "  \\\n" * 20_000,
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts_take_little_time(name: str) -> None:
+    start = time.process_time()
+    with suppress(MatrixError):
+        read_described(TEXTS[name], name)
+    assert time.process_time() - start < 4
+
+
+def test_limit_of_time_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parser of TOML takes a time that grows with the square of a dotted key."""
+    monkeypatch.setattr(recognise, "_SECONDS", 1)
+    path = tmp_path / "pylock.toml"
+    path.write_text("lock-version = '1.0'\n" + "a." * 200_000)
+    with pytest.raises(EnvironmentLacksError, match=r"pylock\.toml: it takes more than 1 s of CPU time"):
+        read(path)
