@@ -218,7 +218,7 @@ class StepResult(msgspec.Struct):
     """One step of the plan. JSON output is this struct, encoded."""
 
     name: str
-    state: Literal["to do", "done", "up to date", "skipped"]
+    state: Literal["to do", "done", "up to date"]
     detail: str
 
 

@@ -42,6 +42,7 @@ from matrix.building.planning import (
     check_batch_options,
 )
 from matrix.command_line.options import (
+    add_build_host_options,
     add_format,
     add_index,
     add_index_access,
@@ -50,9 +51,7 @@ from matrix.command_line.options import (
     add_lock,
     add_names,
     add_ops,
-    add_stopping,
     add_target_options,
-    add_wheel_options,
     defaults_of,
     normalized_name,
     output_path,
@@ -73,7 +72,6 @@ from matrix.input.locking import (
 from matrix.input.request import facts_files
 from matrix.input.settings import overlays
 from matrix.judging.judge import judge_thing
-from matrix.judging.running import submit_job
 from matrix.show.check_text import show
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted, format_size, sdists_text, shortened
@@ -138,10 +136,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the tool that makes it (default: %(default)s)",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the plan only")
-    parser.add_argument("--no-verify", action="store_true", help="do not verify the container")
-    parser.add_argument(
-        "--gpu-check", action="store_true", help="then submit a short Slurm job that verifies it on a GPU"
-    )
     add_lock(parser)
     add_index(parser)
     add_format(parser)
@@ -157,7 +151,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="upgrade NAME in the existing lock (repeatable)",
     )
-    add_wheel_options(parser)
+    add_build_host_options(parser)
     add_ops(parser)
     parser.add_argument(
         "--executor",
@@ -166,7 +160,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Slurm jobs on a login node of a site whose partitions are known, else on this machine",
     )
     add_limits(parser, offline=False)
-    add_stopping(parser)
     parser.add_argument("--keep-going", action="store_true", help="continue when a wheel fails")
     add_batch_options(parser)
     add_input_options(parser)
@@ -239,7 +232,7 @@ class _Work:
         if not any(task.wheel is None for task in tasks) and self._is_finished():
             for step in self.steps.values():
                 step.state = "up to date"
-            return self._finish()
+            return self._report("ok")
         space = space_of(self.lock, self.container.folder)
         self._describe()
         for lack in self._lacks():
@@ -254,7 +247,7 @@ class _Work:
             if conflict is not None:
                 return self._show_conflict(conflict)
             tasks = self._plan_wheels()
-        return self._make() or self._verify(space) or self._finish()
+        return self._make() or self._verify(space) or self._report("ok")
 
     def _show_conflict(self, conflict: Conflict) -> int:
         show_conflict(conflict, self.context, self.context.lock_path)
@@ -422,8 +415,7 @@ class _Work:
         args = self.context.args
         if args.executor:
             return str(args.executor)
-        stops = args.time_limit is not None or args.signal is not None
-        return "slurm" if self._is_login_node and not stops else "local"
+        return "slurm" if self._is_login_node else "local"
 
     @cached_property
     def _is_login_node(self) -> bool:
@@ -528,15 +520,10 @@ class _Work:
 
     def _verify(self, space: Sequence[Space]) -> int:
         """Verify the new container and give it its name; return the exit code."""
-        container, args = self.container, self.context.args
-        if args.no_verify:
-            self.steps["verify"].state = "skipped"
-            container.publish()
-            return 0
+        container = self.container
         if not container.state.verified:
             self._start("verify", "versions, imports, ops and libraries")
-            code = self._check(container.new, space)
-            if code:
+            if code := self._check(space):
                 self.console.info(
                     f"{_shown(container.path)} was not changed. The new container is "
                     f"{_shown(container.new)}; remove it to make it again."
@@ -545,9 +532,10 @@ class _Work:
         container.publish()
         return 0
 
-    def _check(self, path: Path, space: Sequence[Space]) -> int:
-        """Judge a container and start it, and record that it works; return the exit code."""
-        thing = self._thing(path)
+    def _check(self, space: Sequence[Space]) -> int:
+        """Judge the new container and start it, and record that it works; return the exit code."""
+        container, python = self.container, self.container.maker.python
+        thing = python(container.folder, container.new) if python else str(container.new)
         judged, *_ = judge_thing(thing, self._options_of(check, thing, "--run"), self._built_wheels())
         self.findings = judged.findings
         does_not_fit = judged.verdict == "does-not-fit"
@@ -561,23 +549,6 @@ class _Work:
         detail = f"no errors; not judged: {not_judged}" if not_judged else "no errors"
         self._done("verify", detail)
         return 0
-
-    def _thing(self, path: Path) -> str:
-        """Return what starts the Python of a container or environment, as `matrix check` names it."""
-        python = self.container.maker.python
-        return str(path) if python is None else python(self.container.folder, path)
-
-    def _finish(self) -> int:
-        """Verify a finished container that was not verified, submit the GPU check, and print the result."""
-        container, args = self.container, self.context.args
-        if not args.no_verify and not container.state.verified:
-            self._start("verify", "versions, imports, ops and libraries")
-            if code := self._check(container.path, ()):
-                return code
-        if args.gpu_check:
-            thing, script = self._thing(container.path), container.folder / "verify.sbatch"
-            submit_job(thing, self._options_of(check, thing, "--gpu", "-o", str(script)))
-        return self._report("ok", ())
 
     def _is_finished(self) -> bool:
         """Return whether the container exists and was made from these inputs."""
@@ -604,7 +575,7 @@ class _Work:
         self.steps["env"].detail = f"files in {_shown(self.container.folder)}"
         where = " ".join(self._srun()) or "on this machine"
         self.steps["container"].detail = f"with {args.consumer}, {where}"
-        self.steps["verify"].detail = "not verified" if args.no_verify else "on this machine"
+        self.steps["verify"].detail = "on this machine"
         if not names:
             build.state = "up to date"
             self._describe_container()
@@ -685,7 +656,7 @@ class _Work:
         self.steps[name].state, self.steps[name].detail = "done", detail
 
     def _report(
-        self, status: Literal["ok", "planned", "failed"], space: Sequence[Space], code: int = 0
+        self, status: Literal["ok", "planned", "failed"], space: Sequence[Space] = (), code: int = 0
     ) -> int:
         container, args = self.container, self.context.args
         if args.format == "json":
@@ -709,12 +680,11 @@ class _Work:
 
     def _print_end(self) -> None:
         container, console = self.container, self.console
-        verified = "verified" if container.state.verified else "not verified"
         if all(step.state == "up to date" for step in self.steps.values()):
-            console.answer(f"Nothing to do: {_shown(container.path)} is up to date, {verified}.")
+            console.answer(f"Nothing to do: {_shown(container.path)} is up to date, verified.")
             return
         count = counted(len(self.lock.distributions), "distribution")
-        console.answer(f"{_shown(container.path)} is ready: {count}, {verified}.")
+        console.answer(f"{_shown(container.path)} is ready: {count}, verified.")
         variables = container.folder / "environment.sh"
         if variables.exists() and container.path.is_file():
             console.info(f"In job scripts: source {_shown(variables)}")
