@@ -151,7 +151,7 @@ class Proxy(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.session = new_session("benchmark")
+        self.session = new_session()
         self.requests: list[str] = []
 
     @property

@@ -187,7 +187,7 @@ def replace(path: Path, content: bytes) -> bool:
 def conditions(known: Page | Reference | None) -> dict[str, str]:
     """Return the headers with which a server replies only if what is known of a URL has changed."""
     headers = {"If-None-Match": known.etag, "If-Modified-Since": known.modified} if known else {}
-    return {name: text for name, text in headers.items() if text}
+    return {name: text for name, text in headers.items() if text and text.isprintable()}
 
 
 def age(path: Path) -> float | None:

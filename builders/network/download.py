@@ -118,7 +118,7 @@ def _part_of(target: Path) -> Iterator[IO[bytes] | None]:
 
 def _fetch(url: str, part: IO[bytes], downloads: Downloads) -> None:
     """Append the missing part of a file; continue after interrupted connections."""
-    from builders.network.transport import RequestError
+    from builders.network.transport import RequestError, TooLargeReplyError
 
     address = mirrored(url, downloads.mirrors)
     shown = without_password(address)
@@ -139,12 +139,14 @@ def _fetch(url: str, part: IO[bytes], downloads: Downloads) -> None:
         try:
             _append(url, part, downloads)
         except RequestError as error:
+            if isinstance(error, TooLargeReplyError):
+                part.truncate(0)
             part.flush()
             if error.status in MISSING_CODES:
                 raise SourceError(f"{shown} cannot be downloaded: {error}.", hint=MIRROR_HINT) from None
             # What a server has refused it refuses again. A connection that brought nothing is not an
             # interruption: the transport has tried that several times.
-            if error.status or attempt == _ATTEMPTS or part.seek(0, os.SEEK_END) == before:
+            if error.status or attempt == _ATTEMPTS or part.seek(0, os.SEEK_END) <= before:
                 msg = f"{shown} cannot be downloaded: {error}."
                 raise EnvironmentLacksError(msg, hint=NETWORK_HINT) from None
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import math
+import re
 import threading
 import time
 from importlib import import_module
@@ -16,9 +16,10 @@ import urllib3
 
 from builders.constants import MISSING_CODES
 from builders.network.urls import NETWORK_HINT, mirrored, without_password
-from builders.network.web import TIMEOUT, failure_reason, new_session
+from builders.network.web import BROKEN, TIMEOUT, allow, failure_reason, new_session
 from builders.wheels.wheel import DamagedError
 from resolver.errors import EnvironmentLacksError, SourceError
+from resolver.versions import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -35,6 +36,9 @@ _BLOCK = 1 << 15  # bytes
 _BEFORE = 2  # blocks
 _STEP = 1 << 22  # bytes of a request inside a member that is read as a whole
 _MOST_KEPT = 1 << 10  # blocks
+_LARGEST_FILE = 1 << 37  # bytes of a wheel or an sdist
+_LONGEST_DOWNLOAD = 86_400.0  # seconds for a file
+_RANGE = re.compile(r"bytes (?P<first>[0-9]{1,15})-[0-9]{1,15}/(?P<total>[0-9]{1,15})", re.ASCII)
 
 
 class RequestError(Exception):
@@ -57,7 +61,7 @@ class Transport:
 
     def __init__(self, indexes: Iterable[str], mirrors: Mapping[str, str]) -> None:
         self._mirrors = mirrors
-        self._session = new_session("resolve")
+        self._session = new_session()
         self._session.auth = self._credentials = _Credentials([*indexes, *mirrors.values()])
         self._down: dict[str, str] = {}
 
@@ -80,8 +84,8 @@ class Transport:
             if isinstance(error, requests.ConnectionError | requests.Timeout):
                 self._down[host] = reason
             raise RequestError(reason) from None
-        except ValueError as error:
-            raise RequestError(f"the server redirects to a URL that is not valid ({error})") from None
+        except (ValueError, OverflowError) as error:  # of a redirect, or of Retry-After
+            raise _broken(error) from None
         return response
 
     def page(self, url: str, headers: Mapping[str, str]) -> tuple[requests.Response, bytes]:
@@ -109,14 +113,15 @@ class Transport:
         headers = {"Accept-Encoding": "identity", "Range": f"bytes=-{tail}"}
         with self.get(url, headers, stream=True) as response:
             if response.status_code == requests.codes.partial_content:
-                total = response.headers.get("Content-Range", "").rpartition("/")[2]
-                if total.isdigit():
-                    end = self._body(response, url, tail)
-                    return RemoteFile(self, url, int(total), end)
+                stated = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+                end = self._body(response, url, tail)
+                if stated is None or int(stated["first"]) + len(end) != int(stated["total"]):
+                    raise _broken(response.headers.get("Content-Range"))
+                return RemoteFile(self, url, int(stated["total"]), end)
             if response.status_code in {requests.codes.requested_range_not_satisfiable, 501}:
                 return self._whole(url, self.download(url, _LARGEST_WHOLE))
             check_status(response)
-            if int(response.headers.get("Content-Length", "0")) > _LARGEST_WHOLE:
+            if (response.raw.length_remaining or 0) > _LARGEST_WHOLE:
                 return None
             return self._whole(url, chunks(response, _LARGEST_WHOLE))
 
@@ -141,7 +146,7 @@ class Transport:
             raise RequestError(msg)
         return data
 
-    def _body(self, response: requests.Response, url: str, limit: float, *, decode: bool = False) -> bytes:
+    def _body(self, response: requests.Response, url: str, limit: int, *, decode: bool = False) -> bytes:
         """Return a body that must arrive soon; if it does not, later requests to its host fail at once."""
         try:
             return b"".join(chunks(response, limit, decode=decode, seconds=_LONGEST_READ))
@@ -304,7 +309,11 @@ def check_status(response: requests.Response) -> None:
 
 
 def chunks(
-    response: requests.Response, limit: float = math.inf, *, decode: bool = False, seconds: float = math.inf
+    response: requests.Response,
+    limit: int = _LARGEST_FILE,
+    *,
+    decode: bool = False,
+    seconds: float = _LONGEST_DOWNLOAD,
 ) -> Iterator[bytes]:
     """Yield the body, by default as it was sent: some servers declare .tar.gz as an encoding.
 
@@ -314,7 +323,9 @@ def chunks(
     size = 0
     end = time.monotonic() + seconds
     try:
+        allow(response, _CHUNK)
         for chunk in response.raw.stream(_CHUNK, decode_content=decode):
+            allow(response, _CHUNK)
             size += len(chunk)
             _received.bytes = received() + len(chunk)
             if size > limit:
@@ -327,6 +338,12 @@ def chunks(
         raise RequestError(msg, is_slow=True) from None
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise RequestError(f"the download was interrupted ({type(error).__name__})") from None
+    except ValueError as error:  # a negative size of a chunk
+        raise _broken(error) from None
+
+
+def _broken(what: object) -> RequestError:
+    return RequestError(f"{BROKEN} ({shorten(str(what))})")
 
 
 def request_failed(url: str, error: RequestError) -> SourceError | EnvironmentLacksError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import math
 import threading
 import time
 from functools import cache, partial
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 TIMEOUT = (10, 30)  # seconds to connect, and between two packets
 _GRACE = 60.0  # seconds in which a reply may be as slow as it likes
 _SLOWEST = 10_000  # bytes per second that a server must send on average after that
+_LARGEST_HEAD = 1 << 20  # bytes of headers, also of chunks, and of the replies that announce another (1xx)
+BROKEN = "the server's answer is broken"
 _BUFFER = 1 << 16  # bytes
 _LONGEST_WAIT = 30  # seconds
 _loading = threading.Lock()
@@ -41,12 +44,13 @@ _loading = threading.Lock()
 class _Watched(io.RawIOBase):
     """The bytes of one reply, headers included; reading ends with `TimeoutError` if they come too slowly.
 
-    A server that sends a byte now and then would otherwise never time out.
+    A server that sends a byte now and then would otherwise never time out. `left` bytes may still be read.
     """
 
     def __init__(self, raw: io.RawIOBase) -> None:
         self._raw = raw
         self.has_ended = False
+        self.left = math.inf
         self._end = time.monotonic() + _GRACE
 
     def readable(self) -> bool:
@@ -55,8 +59,11 @@ class _Watched(io.RawIOBase):
     def readinto(self, buffer: memoryview) -> int | None:  # type: ignore[override]
         if time.monotonic() > self._end:
             raise TimeoutError(f"fewer than {_SLOWEST} bytes per second")
+        if self.left < 0:
+            raise http.client.HTTPException(BROKEN)
         size: int | None = self._raw.readinto(buffer)
         self._end += (size or 0) / _SLOWEST
+        self.left -= size or 0
         self.has_ended = size == 0
         return size
 
@@ -75,12 +82,21 @@ class _Response(http.client.HTTPResponse):
         self.fp = io.BufferedReader(self._watched, _BUFFER)
 
     def begin(self) -> None:
-        """Read the headers; `http.client` accepts headers that are cut off."""
+        """Read the headers; `http.client` accepts headers that are cut off, and 1xx replies without end."""
+        self._watched.left = _LARGEST_HEAD
         super().begin()
+        self._watched.left = math.inf
         if self._watched.has_ended:
             self.close()
             msg = "the headers were cut off"
             raise http.client.RemoteDisconnected(msg)
+
+
+def allow(response: requests.Response, size: int) -> None:
+    """Limit the next part of a body: a server may send sizes of chunks, or trailers, without end."""
+    original = response.raw._original_response  # noqa: SLF001  urllib3 has no other way to it
+    if isinstance(original, _Response):
+        original._watched.left = size + _LARGEST_HEAD  # noqa: SLF001
 
 
 def _watching(kind: Callable[..., Any], **options: Any) -> HTTPConnection:  # noqa: ANN401
@@ -121,10 +137,10 @@ def _context(bundle: str) -> SSLContext:
     return context
 
 
-def new_session(purpose: str) -> requests.Session:
-    """Return a session that retries, with back-off; `purpose` becomes part of the user agent."""
+def new_session() -> requests.Session:
+    """Return a session that retries, with back-off."""
     session = _Session()
-    session.headers["User-Agent"] = f"{_program()} ({purpose})"
+    session.headers["User-Agent"] = _program()
     retry = _Retry(
         total=3,
         connect=1,
@@ -178,15 +194,18 @@ def failure_reason(error: Exception) -> str:
     cause = getattr(error.args[0], "reason", None) if error.args else None  # of urllib3's MaxRetryError
     if isinstance(cause, urllib3.exceptions.NewConnectionError):
         return "no connection"
+    aborted = cause or (error.args[0] if error.args else None)
+    if isinstance(aborted, urllib3.exceptions.ProtocolError):
+        reason = aborted.args[-1]
+        if isinstance(reason, http.client.HTTPException) and not isinstance(reason, ConnectionError):
+            return BROKEN
     if isinstance(error, requests.Timeout) or isinstance(cause, urllib3.exceptions.TimeoutError):
         return "timeout"
     if isinstance(error, requests.exceptions.SSLError):
         return "its certificate was not accepted"
-    if isinstance(error, requests.TooManyRedirects):
-        return "too many redirects"
     if isinstance(error, requests.ConnectionError):
         return "no connection"
-    return str(error) or type(error).__name__
+    return "too many redirects" if isinstance(error, requests.TooManyRedirects) else str(error)
 
 
 def _program() -> str:

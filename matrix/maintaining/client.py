@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
-import requests
 
 from builders.constants import MISSING_CODES
 from builders.index_client import pages
 from builders.index_client.stored import replace
+from builders.network.transport import RequestError, Transport
 from builders.network.urls import mirrored
-from builders.network.web import TIMEOUT, failure_reason, new_session
 from resolver.errors import EnvironmentLacksError
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class Client:
     def __init__(self, cache: Path, mirrors: Mapping[str, str] | None = None) -> None:
         self._cache = cache
         self._mirrors = dict(mirrors or {})
-        self._session = new_session("catalog update")
+        self._transport = Transport((), {})
         self._unreachable: dict[str, str] = {}  # the error by host; each host is tried only once
         self.answered = False
         self.fetched = 0
@@ -88,9 +87,9 @@ class Client:
                 time.sleep(_PAUSE)
             self.fetched += 1
             try:
-                response = self._session.get(url, headers=headers, timeout=TIMEOUT)
-            except requests.RequestException as error:
-                self._unreachable[host] = f"could not be reached: {failure_reason(error)}"
+                response, content = self._transport.page(url, headers)
+            except RequestError as error:
+                self._unreachable[host] = f"could not be reached: {error}"
             else:
                 code = response.status_code
                 self.answered |= response.ok or code in MISSING_CODES
@@ -100,9 +99,7 @@ class Client:
                 if response.ok:
                     get = response.headers.get
                     etag, modified = get("ETag", ""), get("Last-Modified", "")
-                    page = FetchedPage(
-                        response.url, get("Content-Type", ""), etag, modified, response.content
-                    )
+                    page = FetchedPage(response.url, get("Content-Type", ""), etag, modified, content)
                     if etag or modified:
                         replace(path, msgspec.msgpack.encode(page))
                     return page

@@ -186,7 +186,8 @@ class Requirements(Part):
             self._projects.skip(choices, mask, f"has broken metadata: {reason}")
             return None
         if metadata is None:
-            self._projects.skip(choices, mask, "has no metadata that can be read without running its code")
+            why = "has no metadata that can be read without running its code or downloading a large file"
+            self._projects.skip(choices, mask, why)
         elif metadata.dynamic:
             self.decided[choices.number, mask].is_dynamic = True
         return metadata

@@ -12,6 +12,7 @@ import pytest
 
 from builders.index_client import IndexClient, client
 from builders.network import transport, web
+from builders.network.download import Downloads, download
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import File
 from resolver.reporter import Reporter
@@ -81,6 +82,25 @@ FAILURES: dict[str, Talk] = {
         b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
     ),
     "redirect to no URL": _once(b"HTTP/1.1 302 Found\r\nLocation: http://[/\r\nContent-Length: 0\r\n\r\n"),
+    "redirect with a port that is no number": _once(
+        b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:99999999/\r\nContent-Length: 0\r\n\r\n"
+    ),
+    "endless 100 Continue": _flood(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
+    "slow 100 Continue": _drip(b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000),
+    "negative chunk": _once(OK + b"Transfer-Encoding: chunked\r\n\r\n-5\r\nabcde\r\n0\r\n\r\n"),
+    "chunk size that is no number": _once(OK + b"Transfer-Encoding: chunked\r\n\r\n\xb2\r\na\r\n"),
+    "huge chunk size": _once(OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 5000 + b"\r\na\r\n"),
+    "endless chunk size": _flood(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1" * 10_000),
+    "endless trailers": _flood(OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n" * 1000),
+    "status that is no number": _once(b"HTTP/1.1 2\xb20 OK\r\nContent-Length: 0\r\n\r\n"),
+    "status of 5,000 digits": _once(b"HTTP/1.1 " + b"2" * 5000 + b" OK\r\nContent-Length: 0\r\n\r\n"),
+    "retry after 5,000 digits": _once(
+        b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nRetry-After: " + b"9" * 4900 + b"\r\n\r\n"
+    ),
+    "retry at no date": _once(
+        b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nRetry-After: Mon, 99 Foo 99999 99:99:99 GMT\r\n\r\n"
+    ),
+    "damaged compression": _once(OK + b"Content-Encoding: gzip\r\nContent-Length: 5\r\n\r\nabcde"),
     "error": _once(b"HTTP/1.1 500 Broken\r\nContent-Length: 0\r\n\r\n"),
     "no access": _once(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"),
 }
@@ -178,6 +198,50 @@ def test_metadata_on_a_failing_server_is_an_error_that_names_the_file(
         said = error.message
     assert name in said or said == "None"  # a file that is too large to be downloaded for its metadata
     assert time.monotonic() - started < LONGEST
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        "", "bytes", "bytes 0-1/*", "bytes 0-1/\xb2", "bytes a-b/\xb2", "bytes 0-1/" + "9" * 5000,
+        "bytes 0-1/3", "bytes 5-6/2", "bytes -1-1/2", "bytes 0-1/-2", "items 0-1/2",
+    ],
+)  # fmt: skip
+def test_broken_range_is_an_error(stated: str, start: Callable[[Talk], Failing], tmp_path: Path) -> None:
+    head = b"HTTP/1.1 206 Partial\r\nContent-Length: 2\r\nContent-Range: "
+    server = start(_once(head + stated.encode("latin-1") + b"\r\n\r\nPK"))
+    source = IndexClient([f"{server.url}/simple"], cache=tmp_path)
+    name = "some_pkg-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"
+    file = File(name, f"{server.url}/{name}", index=f"{server.url}/simple")
+    for read in (lambda: source.metadata([file]), lambda: source.content(file, None)):
+        with pytest.raises(EnvironmentLacksError, match=f"{file.url}.*the server's answer is broken"):
+            read()
+
+
+@pytest.mark.parametrize("length", ["abc", "\xb2", "-1", "9" * 5000, "1e3"])
+def test_broken_length_is_no_internal_error(
+    length: str, start: Callable[[Talk], Failing], tmp_path: Path
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: "
+    server = start(_once(head + length.encode("latin-1") + b"\r\n\r\nPK"))
+    source = IndexClient([f"{server.url}/simple"], cache=tmp_path)
+    name = "some_pkg-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"
+    file = File(name, f"{server.url}/{name}", index=f"{server.url}/simple")
+    for read in (lambda: source.metadata([file]), lambda: source.content(file, None)):
+        with pytest.raises((EnvironmentLacksError, SourceError), match=name):
+            read()
+
+
+def test_endless_file_ends(start: Callable[[Talk], Failing], tmp_path: Path) -> None:
+    server = start(_flood(OK + b"\r\n", b"x" * 100_000))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transport.chunks, "__defaults__", (5_000_000,))
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        with pytest.raises(EnvironmentLacksError, match=f"{server.url}/f.*more than 5000000 bytes"):
+            download(f"{server.url}/f", tmp_path / "f", "", Downloads({}))
+    assert not (tmp_path / "f").exists()
+    assert server.requests == 1
+    assert not list(tmp_path.rglob("downloads/*-f"))
 
 
 def test_slow_server_is_asked_no_more(start: Callable[[Talk], Failing], tmp_path: Path) -> None:
