@@ -33,7 +33,7 @@ from builders.index.pages import (
     upload_time,
 )
 from builders.index.repository import STATE_DIRECTORIES, Index, record_name, wheel_of
-from builders.storage.files import TEMPORARY_PREFIX, remove_tree
+from builders.storage.files import ABANDONED, TEMPORARY_PREFIX, remove_tree
 from builders.storage.lease import link_exclusively
 from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.versions import shorten, version_or_none
@@ -41,8 +41,6 @@ from resolver.versions import shorten, version_or_none
 if TYPE_CHECKING:
     from builders.audit import WheelAudit
 
-_ABANDONED = 3600.0
-"""Age in seconds from which a temporary file counts as abandoned."""
 _NOT_REPAIRED = {"wheel-without-record"}
 _ADOPT = "If you know where it comes from, run `matrix index add` with its path; otherwise remove it."
 
@@ -97,35 +95,6 @@ def check(index: Index, *, repair: bool = False) -> list[Finding]:
     findings += _check_root(index, repair=repair)
     findings += _check_leftovers(index, repair=repair)
     return findings
-
-
-def replaced(index: Index) -> Iterator[Finding]:
-    """Find wheels that differ from the entries on their pages. Those of the same size and time do not."""
-    for project in index.project_directories():
-        entries = index.entries(project)
-        for path in index.wheels(project):
-            entry = entries.get(path.name)
-            if entry is None or not is_regular(path) or _is_unchanged(path, entry):
-                continue
-            yield _damage(index, "wheel-changed", path, f"{path.name} is not the file that its page lists.")
-
-
-def _is_unchanged(path: Path, entry: WheelEntry) -> bool:
-    if path.lstat().st_size != entry.size:
-        return False
-    return upload_time(path) == entry.upload_time or sha256_of_regular(path) == entry.hashes.sha256
-
-
-def unlisted(index: Index) -> Iterator[Finding]:
-    """Yield the reason for each wheel with a valid name and type that is missing from its page."""
-    for project in index.project_directories():
-        listed = index.entries(project)
-        paths = [path for path in index.wheels(project) if path.name not in listed and is_regular(path)]
-        records = index.records({path.name for path in paths})
-        for path in paths:
-            finding, _ = _judge(index, path, records, None)
-            if finding is not None:
-                yield finding
 
 
 def _check_wheels(
@@ -239,7 +208,7 @@ def _check_leftovers(index: Index, *, repair: bool) -> Iterator[Finding]:
 
 def _old(paths: Iterable[Path]) -> list[Path]:
     """Return the paths that no running process can still need."""
-    oldest = time.time() - _ABANDONED
+    oldest = time.time() - ABANDONED
     old = []
     for path in sorted(paths):
         with suppress(FileNotFoundError):
