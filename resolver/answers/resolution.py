@@ -136,8 +136,8 @@ def _warnings(
     for pick in picks:
         if pick.verdict == "at-own-risk":
             reasons = _reasons(problem, solution, pick.name)
-            risk = next(row.fact.text for relation, row in reasons if _is_risk(relation, row, pick.name))
-            text = f"{pick.name} {pick.version} is at your own risk: {risk}."
+            texts = (row.fact.text for relation, row in reasons if _is_risk(relation, row, pick.name))
+            text = f"{pick.name} {pick.version} is at your own risk: {'; '.join(dict.fromkeys(texts))}."
             yield Notice("at-own-risk", pick.name, text)
     yield from preinstalled_warnings(catalog, request, problem, solution)
     yield from known_bad_warnings(catalog, request.target, versions)

@@ -7,6 +7,8 @@ so it is the last resort.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -25,6 +27,7 @@ from resolver.compiling.clauses import (
     version_in,
     where,
 )
+from resolver.compiling.known_bad import AVOIDED, exclude_together
 from resolver.compiling.problem import LazyText, Variable
 from resolver.compiling.problem_builder import built_for_builds, exclude_later_releases
 from resolver.environment import Environment
@@ -37,13 +40,15 @@ from resolver.requirements import (
     normalize_name,
     split_marker,
 )
-from resolver.versions import allows, join_words, minor, newest_first
+from resolver.versions import allows, join_words, minor, newest_first, parse_specifier, version_key
 
 if TYPE_CHECKING:
     from resolver.compiling.clauses import Test
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.facts import schema
 
+_BEYOND = "beyond"
+"""The last way to use a release that the catalog does not list: beyond what was inferred about it."""
 PYTORCH = "https://download.pytorch.org/"
 
 
@@ -258,10 +263,30 @@ def _avoid_unlisted(builder: ProblemBuilder, name: str) -> None:
         return
     component = f"{UNLISTED}{name}"
     fact = Fact(f"the catalog lists releases of {name}", "documented", "the catalog")
-    ways = [Candidate(component, way, "platform", "request", fact) for way in ("listed", "any")]
-    builder.add_variable(component, ways, rank=lambda way: way.version)
-    builder.relate(name, component, [Clause(version_in(unlisted), version_in(["any"]), fact)], forbids=True)
+    ways = [Candidate(component, way, "platform", "request", fact) for way in ("listed", "any", _BEYOND)]
+    builder.add_variable(
+        component, ways, rank=lambda way: way.version, last=lambda way: int(way.version == _BEYOND)
+    )
+    allowed = version_in(["any", _BEYOND])
+    builder.relate(name, component, [Clause(version_in(unlisted), allowed, fact)], forbids=True)
     builder.demand_stated(component, any_candidate, fact.text, fact.source)
+
+
+def _prefer_inferred_bounds(builder: ProblemBuilder, name: str, on: str, clauses: Sequence[Clause]) -> None:
+    """Let the search leave what was only inferred about an unlisted release if it finds nothing within it.
+
+    The clauses are about one release. That they hold is no relation of two components: they hold unless the
+    component of `_avoid_unlisted` has its last way. This component is decided first, so the bounds count as
+    long as anything fits within them.
+    """
+    target, component = builder.variables[on], f"{UNLISTED}{name}"
+    subjects = clauses[0].subjects(builder.variables[name])
+    within = reduce(or_, (clause.objects(target) for clause in clauses))
+    outside = target.present & ~within
+    if subjects and outside:
+        ways = builder.variables[component].of_versions(["listed", "any"])
+        bad = {name: subjects, component: ways, on: outside}
+        exclude_together(builder, bad, clauses[0].fact, f"{AVOIDED}{name}-{on}-{subjects}")
 
 
 def _relate_to_backend(builder: ProblemBuilder, name: str, masks: _ReleaseMasks) -> None:
@@ -340,7 +365,45 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
             if row.partial
         ]
         build = all(row.kind == "build" for row in rows)
-        builder.relate(name, on, clauses, build=build, when_present=when_present)
+        copied: dict[str, list[Clause]] = {}
+        for row, clause in zip(rows, clauses, strict=False):
+            if row.status == "inferred" and row.releases in inferred and on not in {"gfx", *LIMITS}:
+                copied.setdefault(row.releases, []).append(clause)
+        beyond = [
+            _beyond(name, row, clause.subjects, inferred[row.releases])
+            for row, clause in zip(rows, clauses, strict=False)
+            if row.releases in copied
+        ]
+        builder.relate(name, on, [*clauses, *beyond], build=build, when_present=when_present)
+        for of_release in copied.values():
+            _prefer_inferred_bounds(builder, name, on, of_release)
+
+
+def _beyond(name: str, row: schema.Requires, subjects: Test, neighbour: str) -> Clause:
+    """Return what a copied row leaves open: versions above its bound, or all if it is of a newer release."""
+    is_older = version_key(row.releases.removeprefix("==")) < version_key(neighbour)
+    lowest = [] if is_older else [_from_lowest(text) for text in row.versions]
+    text = LazyText("inferred", _beyond_fact, (name, row, neighbour))
+    objects = allowed_by(lowest) if all(lowest) else any_candidate
+    return Clause(subjects, objects, text, risk=True, build_only=row.kind == "build")
+
+
+def _from_lowest(specifier: str) -> str:
+    """Return a specifier without its upper bounds.
+
+    Examples
+    --------
+    >>> _from_lowest(">=4.3,<6"), _from_lowest("==2.14.*"), _from_lowest("<3")
+    ('>=4.3', '>=2.14', '')
+    """
+    lower = {"==": ">=", "===": ">=", "~=": ">=", ">": ">", ">=": ">="}
+    clauses = (clause for clause in parse_specifier(specifier) if clause.operator in lower)
+    return ",".join(f"{lower[clause.operator]}{clause.version.removesuffix('.*')}" for clause in clauses)
+
+
+def _beyond_fact(name: str, row: schema.Requires, neighbour: str) -> Fact:
+    fact = _requirement_fact(name, row, neighbour)
+    return replace(fact, text=f"{fact.text}, and whether others work was not judged")
 
 
 def _relate_to_tags(builder: ProblemBuilder, name: str) -> None:

@@ -87,6 +87,12 @@ def _exclude(builder: ProblemBuilder, row: schema.KnownBad, name: str) -> None:
         builder.forbid(first, bad[first], fact)
         return
     fact = Fact.of(row, f"{_spelled(row)} do not work together: {row.problem}")
+    exclude_together(builder, bad, fact, name)
+
+
+def exclude_together(builder: ProblemBuilder, bad: Mapping[str, int], fact: Fact, name: str) -> None:
+    """Exclude that several components all have a bad version; `name` is that of a new component."""
+    first, *others = bad
     if len(others) == 1:
         good = builder.variables[others[0]].present & ~bad[others[0]]
         clause = Clause(known_mask(bad[first]), known_mask(good), fact)

@@ -113,7 +113,7 @@ class RelationRow(msgspec.Struct, frozen=True):
     objects: int
     text: Fact | LazyText
     risk: bool = False
-    """Whether AMD does not support the combination, although it may work."""
+    """Whether AMD does not support the combination, or nobody has judged it, although it may work."""
     contradicts: bool = False
     """Whether the combination was observed although the catalog excludes it."""
 

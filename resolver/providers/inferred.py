@@ -1,7 +1,8 @@
 """Releases that the catalog does not list, with the facts of the nearest older release.
 
 Facts over ranges apply to every release in them. If no row has a fact for a release, the fact is copied from
-the nearest older release, with status ``inferred``.
+the nearest older release, with status ``inferred``. A release older than all that the catalog lists has the
+facts of the oldest, and is offered only if the request allows no listed release.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Backend, Recipe, Release, Requires
     from resolver.indexes import File, PackageIndexes, Project, ProjectRelease
     from resolver.model import Candidate, Distribution, Request, Requirement, Resolution
+    from resolver.versions import Specifier
 
 
 class InferredProvider:
@@ -81,10 +83,10 @@ class InferredProvider:
         """Check that some release matches each requirement of the request on a package of the catalog."""
         for requirement in self._request.requirements:
             name = requirement.name
-            if not self._is_unmatched(self._catalog, requirement) or not self._is_on_index(name):
+            if not self._allows_none(requirement) or not self._is_on_index(name):
                 continue
             wider = self._with_releases(name)
-            if not requirement.marker and self._is_unmatched(wider, requirement):
+            if not requirement.marker and _is_unmatched(wider, self._request, requirement):
                 project = self._indexes.project(name)
                 raise _no_release(self._catalog, requirement, self._request, project, self._indexes.urls)
 
@@ -97,33 +99,49 @@ class InferredProvider:
         if wider is None:
             wider, project = self._catalog, self._indexes.project(name)
             if project is not None:
-                until = self._request.target.date
-                wider = infer_releases(self._catalog, name, project, self._backend, until=until)
+                stated = (*self._request.requirements, *self._request.constraints)
+                wider = infer_releases(
+                    self._catalog,
+                    name,
+                    project,
+                    self._backend,
+                    until=self._request.target.date,
+                    older=[one.specifier for one in stated if one.name == name and self._allows_none(one)],
+                )
             self._wider[name] = wider
         return wider
 
     def _is_on_index(self, name: str) -> bool:
         return _is_on_index(self._catalog, name, self._backend)
 
-    def _is_unmatched(self, catalog: Catalog, requirement: Requirement) -> bool:
-        return _is_unmatched(catalog, self._request, requirement)
+    def _allows_none(self, requirement: Requirement) -> bool:
+        """Return whether a requirement on a package allows no release that the catalog lists."""
+        return _is_unmatched(self._catalog, self._request, requirement)
 
 
 def infer_releases(
-    catalog: Catalog, name: str, project: Project, backend: Backend, *, until: date | None = None
+    catalog: Catalog,
+    name: str,
+    project: Project,
+    backend: Backend,
+    *,
+    until: date | None = None,
+    older: Sequence[Specifier | None] = (),
 ) -> Catalog:
     """Return a catalog that also has the final releases of a project that were missing for a backend.
 
     A release is added if the catalog has an older release that also comes from an index: with wheels if the
     older release has wheels, else with an sdist. Releases on an index cannot be matched with commits. `until`
-    is the last day whose files count; all files if None.
+    is the last day whose files count; all files if None. Of the releases before all that the catalog lists,
+    those that one of `older` allows are added.
     """
     below = _ReleasesBelow(catalog, name, backend)
     pairs = []
     for published in project.releases:
         if not _is_final(published.version) or below.knows(published.version):
             continue
-        neighbour = below.nearest(published.version)
+        is_named = any(one is not None and one.allows(published.version) for one in older)
+        neighbour = below.nearest(published.version, or_oldest=is_named)
         row = _row(published, neighbour, backend, until) if neighbour else None
         if neighbour and row:
             pairs.append((row, neighbour))
@@ -136,7 +154,7 @@ def with_releases_of(catalog: Catalog, lock: Resolution) -> Catalog:
     for pick in lock.distributions:
         if not _is_inferred(catalog, pick):
             continue
-        neighbour = _ReleasesBelow(catalog, pick.name, backend).nearest(pick.version)
+        neighbour = _ReleasesBelow(catalog, pick.name, backend).nearest(pick.version, or_oldest=True)
         if neighbour and neighbour.git is None:
             row = _like(neighbour, pick.version, backend, pick.sdist, pick.facts[0].source)
             catalog = _with_facts(catalog, pick.name, [(row, neighbour)], backend)
@@ -212,17 +230,16 @@ def _obstacle(catalog: Catalog, name: str, published: ProjectRelease, request: R
     backend, until = request.target.backend, request.target.date
     if not _is_final(published.version):
         return "pre-releases and versions with a local label must be listed"
-    neighbour = _ReleasesBelow(catalog, name, backend).nearest(published.version)
-    if neighbour is None:
-        return f"it is older than every release that the catalog lists for {backend}"
-    if neighbour.git is not None:
-        return f"the nearest older release, {neighbour.version}, is built from a commit, not from the index"
+    neighbour = _ReleasesBelow(catalog, name, backend).nearest(published.version, or_oldest=True)
+    if neighbour is None or neighbour.git is not None:
+        which = f"the nearest release{f', {neighbour.version},' if neighbour else ''}"
+        return f"{which} is built from a commit, not from the index"
     if not _usable(published.files, None):
         return "it was yanked"
     if not _usable(published.files, until):
         return f"it was published after {until}"
     kind = "sdist with a SHA-256" if neighbour.sdist else "wheel"
-    return f"it has no {kind}, unlike the nearest older release ({neighbour.version})"
+    return f"it has no {kind}, unlike the nearest release ({neighbour.version})"
 
 
 def _is_final(version: str) -> bool:
@@ -233,7 +250,7 @@ def _is_final(version: str) -> bool:
 
 
 class _ReleasesBelow:
-    """The releases of a package in the catalog, to find the nearest older release."""
+    """The releases of a package in the catalog, to find the nearest one."""
 
     def __init__(self, catalog: Catalog, name: str, backend: Backend) -> None:
         rows = {
@@ -252,9 +269,12 @@ class _ReleasesBelow:
     def knows(self, version: str) -> bool:
         return version_key(version) in self._known
 
-    def nearest(self, version: str) -> Release | None:
+    def nearest(self, version: str, *, or_oldest: bool = False) -> Release | None:
+        """Return the nearest older release; if there is none, perhaps the oldest."""
         position = bisect_left(self._keys, version_key(version))
-        return self._rows[self._keys[position - 1]] if position else None
+        if not self._keys or not (position or or_oldest):
+            return None
+        return self._rows[self._keys[max(position - 1, 0)]]
 
 
 def _row(
@@ -296,7 +316,7 @@ def _usable(files: Iterable[File], until: date | None) -> list[File]:
 
 
 def _note(neighbour: Release) -> str:
-    return f"Facts of {neighbour.package} {neighbour.version}, the nearest older release."
+    return f"Facts of {neighbour.package} {neighbour.version}, the nearest release."
 
 
 def _with_facts(

@@ -64,7 +64,7 @@ def test_explain_shows_inferred_facts_with_their_source(lock: Resolution, capsys
     output = capsys.readouterr()
     assert output.out.startswith("deepspeed 0.18.3: you asked for deepspeed==0.18.3 (inferred)\n")
     assert "  - deepspeed 0.18.3 is the sdist deepspeed-0.18.3.tar.gz [inferred]\n" in output.out
-    assert "    note: Facts of deepspeed 0.18.2, the nearest older release.\n" in output.out
+    assert "    note: Facts of deepspeed 0.18.2, the nearest release.\n" in output.out
     assert f"    source: {URL}/deepspeed/\n" in output.out
     assert "Cannot explain" not in output.err
 

@@ -196,7 +196,7 @@ def test_copied_facts_are_inferred_and_name_their_release(ext: Catalog) -> None:
     catalog = _infer(ext, {"1.5": SDIST})
     (fact,) = _facts(catalog, "1.5", "python")
     assert (fact.status, fact.source) == ("inferred", "somewhere")
-    assert fact.note == "Facts of ext 1.0, the nearest older release."
+    assert fact.note == "Facts of ext 1.0, the nearest release."
     release = catalog.release["ext", "1.5", ""]
     assert (release.status, release.source, release.note) == ("inferred", f"{URL}/ext/", fact.note)
 
@@ -232,6 +232,43 @@ def test_unlisted_release_resolves_with_warning(ext: Catalog) -> None:
     assert "ext 1.5 is not in the catalog, so it has the facts of 1.0 (inferred)." in lock.warnings
     (fact,) = (fact for fact in pick.facts if "python" in fact.text)
     assert (fact.text, fact.status) == ("ext 1.5 requires python 3.11 (inferred from 1.0)", "inferred")
+
+
+def test_release_older_than_all_listed_ones_is_taken_if_no_other_is_allowed(ext: Catalog) -> None:
+    indexes = FakeIndexes({"ext": {"0.5": SDIST, "0.4": SDIST}})
+    for text, version in {"ext<1": "0.5", "ext==0.4": "0.4", "ext": "4.0", "ext<=1": "1.0"}.items():
+        assert _resolved(ext, indexes, text).version_of("ext") == version
+
+
+@pytest.mark.parametrize(
+    ("asked", "left"),
+    [
+        ("ext==1.5", []),  # Python 3.11 and mpi4py 3.1.6 or 4.0.3 of 1.0 hold
+        ("ext==1.5 python==3.12 mpi4py==4.0.3", ["python 3.11"]),
+        ("ext==1.5 python==3.10", None),  # older than what 1.0 requires
+        ("ext==2.5 mpi4py==4.1.0", []),
+        ("ext==0.5 python==3.10", ["python 3.11"]),
+    ],
+)
+def test_inferred_bound_holds_if_possible_and_never_refuses(
+    ext: Catalog, asked: str, left: list[str] | None
+) -> None:
+    indexes = FakeIndexes({"ext": dict.fromkeys(("0.5", "1.5", "2.5"), SDIST)})
+    answer = resolve(ext, ask(ext, asked, site="local", backend="cpu"), indexes)
+    if left is None:
+        assert isinstance(answer, Conflict)
+        return
+    assert isinstance(answer, Resolution)
+    risks = [warning for warning in answer.warnings if "at your own risk" in warning]
+    assert len(risks) == len(left)
+    assert all(
+        f"requires {one}" in text and "not judged" in text for one, text in zip(left, risks, strict=True)
+    )
+
+
+def test_documented_bound_refuses(ext: Catalog) -> None:
+    conflict = _conflict(ext, FakeIndexes({"bridge": {"1.7": WHEEL}}), "bridge==1.7 python==3.12")
+    assert "bridge >=1.5,<2 requires python 3.11" in str([item.text for item in conflict.core])
 
 
 def test_listed_release_is_preferred_to_newer_ones(ext: Catalog) -> None:
@@ -282,18 +319,18 @@ def test_unreachable_index_is_an_error(ext: Catalog, asked: str) -> None:
 @pytest.mark.parametrize(
     ("version", "reason"),
     [
-        ("0.5", "it is older than every release that the catalog lists for cpu"),
-        ("1.1", "it has no sdist with a SHA-256, unlike the nearest older release (1.0)"),
+        ("0.4", "it has no sdist with a SHA-256, unlike the nearest release (1.0)"),
+        ("1.1", "it has no sdist with a SHA-256, unlike the nearest release (1.0)"),
         ("1.2", "it was yanked"),
         ("1.3", "it was published after 2026-03-01"),
         ("1.4rc1", "pre-releases and versions with a local label must be listed"),
-        ("3.1", "it has no wheel, unlike the nearest older release (3.0)"),
-        ("4.1", "the nearest older release, 4.0, is built from a commit, not from the index"),
+        ("3.1", "it has no wheel, unlike the nearest release (3.0)"),
+        ("4.1", "the nearest release, 4.0, is built from a commit, not from the index"),
     ],
 )
 def test_release_without_facts_is_an_error_with_reason(ext: Catalog, version: str, reason: str) -> None:
     releases = {
-        "0.5": SDIST,
+        "0.4": WHEEL,
         "1.1": WHEEL,
         "1.2": FakeRelease(sdist=True, yanked=""),
         "1.3": FakeRelease(sdist=True, uploaded="2026-03-02T00:00:00Z"),
