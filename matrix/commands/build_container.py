@@ -390,7 +390,7 @@ class _Work:
     def _plan_wheels(self) -> list[Task]:
         args, lock = self.context.args, self.lock
         try:
-            tasks, self.wheels = build_wheels.planned_wheels(lock, self._catalog, self.index, args)
+            tasks, self.wheels = build_wheels.planned_wheels(self._of_lock, self.index)
         except EnvironmentLacksError as error:
             if not args.dry_run:
                 raise
@@ -414,8 +414,8 @@ class _Work:
         if executor is not None:
             executor.check()
         self._start("build-wheels", build_wheels.answer(self.wheels))
-        build_wheels.fetch_prebuilt(self.lock, self._catalog, (), context)
-        code = build_wheels.build_missing(tasks, self.wheels, self._catalog, executor, self._of_copy)
+        build_wheels.fetch_prebuilt(context)
+        code = build_wheels.build_missing(tasks, self.wheels, executor, self._of_copy)
         if not code:
             self._done("build-wheels", build_wheels.answer(self.wheels))
         return code

@@ -485,7 +485,7 @@ def to_build(monkeypatch: Patch) -> list[Any]:
     def planned(*_: object) -> tuple[list[Any], list[TaskState]]:
         return [task], [wheel]
 
-    def build(_: object, wheels: list[TaskState], __: object, executor: Any, context: Any) -> int:
+    def build(_: object, wheels: list[TaskState], executor: Any, context: Any) -> int:
         builds.append(("slurm" if executor else "local", context.settings.account))
         task.wheel, wheels[0].state = Path("apex.whl"), "built"
         return 0
