@@ -74,7 +74,8 @@ _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/l
 _MULTIARCH = re.compile(r"(/usr)?/lib(64)?/x86_64-linux-gnu")
 _LARGEST_RECORD, _LARGEST_TEXT = 1 << 24, LARGEST_METADATA
 _MOST_TEXT = 1 << 28  # bytes of all texts
-_MOST_ROWS = 1_000_000  # of all RECORDs; torch has 14,000
+_MOST_ROWS = 500_000  # of a RECORD; torch's has 14,000
+_MOST_OF_ALL = 4_000_000  # rows of all RECORDs; conda's images have each several times
 _SECONDS, _BYTES_PER_SECOND = 120, 1 << 24
 """CPU time for any image, and how much of a file justifies another second; real ones take a few percent."""
 _TREE = 1 << 34
@@ -500,7 +501,7 @@ def installed(path: Path) -> Installed:
     objects = Objects(0)
     if (path / _TYKKY).is_file():
         path /= _TYKKY
-    left, rows = _MOST_TEXT, _MOST_ROWS
+    left, left_rows = _MOST_TEXT, _MOST_OF_ALL
     for file in files_of(path, _is_wanted):
         if file.link:
             links[file.path] = file.link
@@ -511,10 +512,11 @@ def installed(path: Path) -> Installed:
             _read(file, file.at, texts, runtimes, objects)
             text = texts.get(file.path, b"")
             left -= len(text)
-            rows -= text.count(b"\n") if file.path.endswith("/RECORD") else 0
-        if min(left, rows) < 0:
-            msg = f"{path} has more metadata than any real environment."
-            raise UsageError(msg)
+            rows = text.count(b"\n") if file.path.endswith("/RECORD") else 0
+            left_rows -= rows
+            if rows > _MOST_ROWS or min(left, left_rows) < 0:
+                msg = f"{path} has more metadata than any real environment."
+                raise UsageError(msg)
     is_image = any(map(_is_of_system, runtimes))
     if not is_image and not any(_INFO.search(name) for name in texts):
         msg = f"{printable(str(path))} has no Python packages."
