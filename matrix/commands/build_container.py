@@ -66,6 +66,7 @@ from matrix.input.locking import (
     is_same_request,
     is_unchanged,
     kept_versions,
+    overlays_of,
     same_target,
 )
 from matrix.input.request import facts_files
@@ -77,12 +78,12 @@ from matrix.show.render import counted, format_size, sdists_text, shortened
 from matrix.show.resolution_text import build_times, show_conflict
 from resolver.answers.resolve import resolve
 from resolver.errors import EnvironmentLacksError, LockError, MatrixError, UsageError
-from resolver.lock import read_lock
+from resolver.lock import dumps, read_lock
 from resolver.model import Conflict
 from resolver.reporter import SILENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from types import ModuleType
 
     from builders.building.expected_time import Resources
@@ -168,25 +169,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(context: Context) -> int:
     """Run the command."""
-    work = _Work(context)
-    if context.args.cancel:
-        return cancel(Slurm(work.index, work.console), work.context)
-    work.container.check()
-    if context.args.dry_run:
-        return work.plan_only()
-    work.container.create_folder()
-    waiting = partial(context.console.info, f"Another process makes {work.container.path}. Waiting for it.")
-    with exclusive_lock(work.container.folder / "lock", on_wait=waiting):
-        return work.run()
+    args, console = context.args, context.console
+    maker = load_consumer(args.consumer).maker
+    assert maker is not None  # noqa: S101  for mypy: the parser offers no others
+    container = Container(args.out, maker)
+    if args.cancel:
+        return cancel(
+            Slurm(Index(args.index), console), context.with_options(executor=_requested_executor(args))
+        )
+    container.check()
+    if args.dry_run:
+        return _Work(context, container).plan_only()
+    container.create_folder()
+    waiting = partial(console.info, f"Another process makes {container.path}. Waiting for it.")
+    with exclusive_lock(container.folder / "lock", on_wait=waiting):
+        return _Work(context, container).run()
 
 
 class _Work:
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, container: Container) -> None:
         args = context.args
         self.console = context.console
-        maker = load_consumer(args.consumer).maker
-        assert maker is not None  # noqa: S101  for mypy: the parser offers no others
-        self.container = Container(args.out, maker)
+        self.container = container
         self.index = Index(args.index)
         catalogs = [*context.settings.catalog]
         if self.container.facts.exists():
@@ -196,7 +200,10 @@ class _Work:
         self.wheels: list[TaskState] = []
         self.findings: list[Finding] = []
         self._unplanned: EnvironmentLacksError | None = None
-        self._of_lock = self.context  # replaced by `_use`
+        # `_use` replaces both. Other commands may replace the user's lock at any time, so no step reads it
+        # again: steps that read a lock from a file, such as jobs, read a copy.
+        self._of_lock = self._of_copy = self.context
+        self._text = ""
 
     @property
     def _facts_path(self) -> str:
@@ -258,7 +265,15 @@ class _Work:
         return self._of_lock.catalog_of_lock
 
     def _use(self, answer: Resolution) -> None:
-        self._of_lock = self.context.with_lock(with_cached_digest(answer))
+        lock = with_cached_digest(answer)
+        self._text = dumps(answer)
+        self._of_lock = self.context.with_lock(lock)
+        if self.context.args.dry_run:
+            return
+        write_lock(answer, self.container.lock)
+        catalogs = self.context.settings.catalog or overlays_of(answer, self.context.lock_path)
+        copy = self.context.with_options(lock=self.container.lock, catalog=[*catalogs])
+        self._of_copy = copy.with_lock(lock)
 
     def _resolve(self) -> Conflict | None:
         """Choose versions, unless the lock answers the request; return the conflict if there is one."""
@@ -296,7 +311,7 @@ class _Work:
                 self._done("resolve", f"wrote {path}")
             self.container.state.resolved_from = self._indexes()
             self.container.save()
-        self._use(earlier if earlier is not None and is_valid else answer)
+        self._use(earlier if earlier is not None and is_valid else with_cached_digest(answer))
         return None
 
     @property
@@ -310,7 +325,7 @@ class _Work:
         if settings.upgrade or context.inputs.hashes or (lock.left_open and not settings.offline):
             return False
         if not self._asks:
-            same_target(lock, context.args, context.catalog_of_lock)
+            same_target(lock, context.args, context.with_lock(lock).catalog_of_lock)
             return True
         request = context.request()
         return (
@@ -336,12 +351,20 @@ class _Work:
         return self._fetch_with()
 
     def _fetch_with(self, wheelhouse: Path | None = None) -> int:
-        context = self._options_of(fetch, wheelhouse=wheelhouse)
-        result = fetch.fetch_lock(context, self._built_wheels())
+        context, built = self._options_of(fetch, wheelhouse=wheelhouse), self._built_wheels()
+        if wheelhouse is not None:
+            ours = [path.name for paths in built.values() for path in paths]
+            self.container.prune(
+                [*(pick.files[0].name for pick in self.lock.distributions if pick.files), *ours]
+            )
+            for other in (path for name in ours for path in fetch.other_builds(wheelhouse, name)):
+                msg = (
+                    f"{other} is another build of a wheel of the lock, and was not put there by this command."
+                )
+                raise UsageError(msg, hint="Move it away: pip could install it instead.")
+        result = fetch.fetch_lock(context, built)
         fetch.report_problems(result, self.console)
         code = fetch.exit_code_of(result)
-        if wheelhouse is not None and not code:
-            _prune(wheelhouse, {Path(item.path).name for item in result.sources}, self._built_wheels())
         fetched = sum(item.state == "fetched" for item in result.sources)
         if not code:
             self._done(
@@ -370,7 +393,8 @@ class _Work:
         executor = None if self._executor_name == "local" else Slurm(self.index, self.console)
         if executor is not None and (context.args.attach or executor.current_run() is not None):
             console.info("Following the jobs of an earlier command.")
-            if code := build_wheels.record(attach(executor, context), self.wheels, self.index, context):
+            run = attach(executor, context)
+            if code := build_wheels.record(run, self.wheels, self.index, context):
                 return code
             tasks = self._plan_wheels()
         if not any(task.wheel is None for task in tasks):
@@ -380,7 +404,7 @@ class _Work:
             executor.check()
         self._start("build-wheels", build_wheels.answer(self.wheels))
         build_wheels.fetch_prebuilt(self.lock, self._catalog, (), context)
-        code = build_wheels.build_missing(tasks, self.wheels, self._catalog, executor, context)
+        code = build_wheels.build_missing(tasks, self.wheels, self._catalog, executor, self._of_copy)
         if not code:
             self._done("build-wheels", build_wheels.answer(self.wheels))
         return code
@@ -477,8 +501,8 @@ class _Work:
         return env.emit(context, self._built_wheels())
 
     def _inputs(self) -> str:
-        text = self.context.lock_path.read_bytes()
-        return inputs_of(self.context.args.consumer, self.lock, text, self.index, self._built_wheels())
+        wheels = self._built_wheels()
+        return inputs_of(self.context.args.consumer, self.lock, self._text, self.index, wheels)
 
     def _srun(self) -> list[str]:
         """Return the words that start the tool on a compute node where login nodes are too small for it."""
@@ -670,11 +694,12 @@ class _Work:
     def _options_of(self, command: ModuleType, *words: str, **changes: object) -> Context:
         """Return the context of another command: its defaults, then our options that it has, too."""
         args = defaults_of(command, *words)
+        base = self._of_copy if command is check else self._of_lock
         shared = ("lock", "index", "catalog", *(_OF_FETCH if command is fetch else ()))
-        own = {name: getattr(self.context.args, name) for name in shared if name in args}
+        own = {name: getattr(base.args, name) for name in shared if name in args}
         if command is fetch:
             own["offline"] = self.context.settings.offline
-        return self.context.with_options(**{**args, **own, **changes})
+        return base.with_options(**{**args, **own, **changes}).with_lock(self.lock)
 
 
 def _requested_executor(args: argparse.Namespace) -> str:
@@ -701,14 +726,6 @@ def _unplanned(pick: Distribution, estimate: Resources) -> TaskState:
 def _is_missing(pick: Distribution) -> bool:
     """Return whether a file of the lock is not in the cache."""
     return pick.origin == "published" and bool(pick.files) and not cached_file(pick.files[0]).exists()
-
-
-def _prune(wheelhouse: Path, fetched: set[str], built: Mapping[str, Sequence[Path]]) -> None:
-    """Remove the files of an earlier lock from a wheelhouse."""
-    wanted = fetched | {path.name for paths in built.values() for path in paths}
-    for path in wheelhouse.iterdir():
-        if path.name not in wanted:
-            path.unlink()
 
 
 def _shown(path: Path) -> str:

@@ -450,6 +450,19 @@ BROKEN: dict[str, tuple[Make, str, str]] = {
         "computed-name-missing",
         "libbitsandbytes_rocm64.so",
     ),
+    "half-of-the-results": (
+        lambda p: image(p).dist(
+            "bitsandbytes",
+            "0.49.2",
+            {
+                "bitsandbytes/libbitsandbytes_rocm64.so": shared_object(
+                    needed=["libamdhip64.so.6"], fatbin=gpu_code("gfx90a")
+                )
+            },
+        ),
+        "known-bad",
+        "leaves half of each result unwritten",
+    ),
 }
 
 
