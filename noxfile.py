@@ -20,7 +20,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 _PACKAGES = {
-    "g++": "g++", "git": "git", "dot": "graphviz", "chromedriver": "chromium-driver",
+    "g++": "g++", "git": "git", "chromedriver": "chromium-driver",
     "slurmctld": "slurmctld", "slurmd": "slurmd", "squeue": "slurm-client", "munged": "munge",
     "bwrap": "bubblewrap", "ccache": "ccache", "fish": "fish", "groff": "groff-base",
     "mksquashfs": "squashfs-tools", "mpicc.mpich": "mpich libmpich-dev",

@@ -16,6 +16,8 @@ from matrix.commands import (
     build_wheels,
     builds,
     catalog,
+    check,
+    diff,
     explain,
     fetch,
     graph,
@@ -23,7 +25,6 @@ from matrix.commands import (
     recipe,
     site,
 )
-from matrix.show import included_json
 from matrix.show.json_document import ConflictDocument, ErrorDocument, ResolutionDocument
 from matrix.show.table_formats import TableDocument
 
@@ -34,7 +35,7 @@ DOCUMENTS: dict[str, Any] = {
     "conflict": ConflictDocument,
     "explain": explain.ExplainDocument,
     "table": TableDocument,
-    "diff": included_json.DiffDocument,
+    "diff": diff.DiffDocument,
     "graph": graph.GraphDocument,
     "fetch": fetch.FetchDocument,
     "plan": Plan,
@@ -46,9 +47,8 @@ DOCUMENTS: dict[str, Any] = {
     "index-list": index.ListDocument,
     "index-add": index.AddDocument,
     "index-check": index.IndexCheckDocument,
-    "index-refresh": index.RefreshDocument,
     "index-remove": index.RemoveDocument,
-    "check": included_json.CheckDocument,
+    "check": check.CheckDocument,
     "catalog-list": catalog.CountsDocument,
     "catalog-list-kind": catalog.RowsDocument,
     "catalog-check": catalog.CatalogCheckDocument,

@@ -249,6 +249,9 @@ def _layers(members: Mapping[str, Open]) -> tuple[dict[str, Any], list[str]]:
     for _ in range(_DEEPEST_INDEX):
         if "manifests" in manifest:
             manifest = read(blob(manifest["manifests"][0]))
+    if "config" not in manifest:
+        msg = "its index leads to no manifest"
+        raise ValueError(msg)
     return read(blob(manifest["config"])), [blob(row) for row in manifest["layers"]]
 
 

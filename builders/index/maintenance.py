@@ -99,35 +99,6 @@ def check(index: Index, *, repair: bool = False) -> list[Finding]:
     return findings
 
 
-def replaced(index: Index) -> Iterator[Finding]:
-    """Find wheels that differ from the entries on their pages. Those of the same size and time do not."""
-    for project in index.project_directories():
-        entries = index.entries(project)
-        for path in index.wheels(project):
-            entry = entries.get(path.name)
-            if entry is None or not is_regular(path) or _is_unchanged(path, entry):
-                continue
-            yield _damage(index, "wheel-changed", path, f"{path.name} is not the file that its page lists.")
-
-
-def _is_unchanged(path: Path, entry: WheelEntry) -> bool:
-    if path.lstat().st_size != entry.size:
-        return False
-    return upload_time(path) == entry.upload_time or sha256_of_regular(path) == entry.hashes.sha256
-
-
-def unlisted(index: Index) -> Iterator[Finding]:
-    """Yield the reason for each wheel with a valid name and type that is missing from its page."""
-    for project in index.project_directories():
-        listed = index.entries(project)
-        paths = [path for path in index.wheels(project) if path.name not in listed and is_regular(path)]
-        records = index.records({path.name for path in paths})
-        for path in paths:
-            finding, _ = _judge(index, path, records, None)
-            if finding is not None:
-                yield finding
-
-
 def _check_wheels(
     index: Index, project: str, entries: dict[str, WheelEntry], *, keep: bool
 ) -> Iterator[Finding]:

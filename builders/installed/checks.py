@@ -11,9 +11,6 @@ import re
 from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING
 
-from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
-from packaging.version import InvalidVersion
-
 from builders.audit import libraries, promises
 from builders.audit.contents import Expected, loaded_variants, matches_any
 from builders.audit.gpu_code import ARCHIVE
@@ -101,14 +98,11 @@ def _reply(installed: Installed) -> EnvironmentReply:
                 contents.version,
                 site,
                 metadata_sha256=hashlib.sha256(contents.texts["METADATA"]).hexdigest(),
-                device_requirements=[
-                    line for line in contents.header("METADATA", "Requires-Dist") if "device-" in line
-                ],
+                requires=[str(line).strip() for line in contents.header("METADATA", "Requires-Dist")],
                 archives=[path.filename for path in contents.members if path.filename.endswith(ARCHIVE)],
             )
             for site, contents in installed.distributions
         ],
-        pip_check=list(_unmet(installed)),
         user_site=UserSite(installed.python, _ignores_user_site(installed)),
         system_libstdcxx=LibStdCxx(),
         libraries=Libraries(
@@ -175,37 +169,6 @@ def _ignores_user_site(installed: Installed) -> str:
     if re.search(r"(?m)^include-system-site-packages *= *false", settings):
         return "it is a virtual environment"
     return "the image sets PYTHONNOUSERSITE" if installed.variables.get("PYTHONNOUSERSITE") else ""
-
-
-def _unmet(installed: Installed) -> Iterator[str]:
-    """Yield the requirements that are not met, in the words of ``pip check``."""
-    python = installed.python or "3.12"
-    environment = {
-        "implementation_name": "cpython", "os_name": "posix", "platform_machine": "x86_64",
-        "platform_python_implementation": "CPython", "platform_system": "Linux",
-        "python_full_version": f"{python}.0", "python_version": python, "sys_platform": "linux", "extra": "",
-    }  # fmt: skip
-    seen = set()
-    for _, item in installed.distributions:
-        if item.name in seen:
-            continue
-        seen.add(item.name)
-        for requirement in item.requirements():
-            try:
-                applies = requirement.marker is None or requirement.marker.evaluate(environment)
-            except (UndefinedComparison, UndefinedEnvironmentName, InvalidVersion):
-                continue
-            have = installed.versions.get(requirement.name)
-            if not applies:
-                continue
-            if have is None:
-                yield f"{item.name} {item.version} requires {requirement.name}, which is not installed."
-            elif not requirement.specifier.contains(have, prereleases=True):
-                wanted = f"{requirement.name}{requirement.specifier}"
-                yield (
-                    f"{item.name} {item.version} has requirement {wanted}, but you have "
-                    f"{requirement.name} {have}."
-                )
 
 
 # --- Checks ---------------------------------------------------------------------------------------------

@@ -131,8 +131,8 @@ class InstalledDist(msgspec.Struct, frozen=True):
     differing: list[str] = []
     """Files that differ or are missing."""
     metadata_sha256: str = ""
-    device_requirements: list[str] = []
-    """The lines of ``Requires-Dist`` for extras that install the code for one GPU architecture."""
+    requires: list[str] = []
+    """The lines of ``Requires-Dist``."""
     archives: list[str] = []
     """Its ``.kpack`` archives of GPU code, by path."""
 
@@ -197,8 +197,6 @@ class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     executable: str
     distributions: list[InstalledDist]
-    pip_check: list[str] | None
-    """The broken requirements that ``pip check`` names; None if pip is missing, fails, or is too slow."""
     user_site: UserSite
     system_libstdcxx: LibStdCxx
     libraries: Libraries

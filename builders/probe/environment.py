@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import PurePath
+
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion
 
 from builders.audit.gpu_code import STRAY_FIX, stray_archives
 from builders.audit.promises import lacks_symbols, wanted_interfaces, wanted_name
@@ -17,8 +22,16 @@ from builders.probe.ask import EnvironmentReply, Gpu
 from resolver.facts.schema import SiteVariable
 from resolver.model import Resolution
 from resolver.requirements import is_for_cuda, normalize_name
+from resolver.texts import printable
 from resolver.versions import join_words, minor, satisfies, sort_key
 
+_INVALID = (
+    InvalidRequirement,
+    InvalidVersion,
+    RecursionError,
+    UndefinedComparison,
+    UndefinedEnvironmentName,
+)
 NOT_JUDGED = "not-judged"
 """The ids of findings about checks that could not run end with this."""
 INSTALLERS = {"pip", "setuptools", "wheel"}
@@ -29,7 +42,6 @@ _LIBRARIES = (
 """Libraries that torch or the image provides. A job fails if conda's or the system's come first."""
 _OF_DEVICE = re.compile(r"""(?P<name>[\w.-]++).*\bextra *== *["']device-(?P<gfx>gfx\w+)["']""")
 """A requirement of an extra such as ``device-gfx90a``, as in torch with AMD's label."""
-_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MOST_SHOWN = 3
 _KEPT = (
     "The lock keeps the version in the base image. Use that image, without other copies, or resolve again "
@@ -59,7 +71,7 @@ def judge_environment(
         *_files(reply, lock, in_index, rebuild),
         *_cuda(reply, lock, rebuild),
         *_duplicates(reply),
-        *_pip_check(reply, lock, rebuild),
+        *_requirements(reply, lock, rebuild),
         *_user_site(reply, user_packages),
         *_two_rocms(reply),
         *_device_packages(reply, lock.target.gfx if lock else ()),
@@ -93,7 +105,7 @@ def judge_listed(
         *_two_rocms(reply),
         *_device_packages(reply, gfx if backend == "rocm" else ()),
         *_stray_archives(reply),
-        *_pip_check(reply, lock, rebuild),
+        *_requirements(reply, lock, rebuild),
         *_user_site(reply, user_packages),
         *_network(reply),
     ]
@@ -245,7 +257,7 @@ def _device_packages(reply: EnvironmentReply, gfx: Sequence[str]) -> Iterator[Fi
     installed = reply.installed
     for dist in reply.distributions:
         required: dict[str, list[str]] = {}
-        for line in dist.device_requirements:
+        for line in dist.requires:
             if match := _OF_DEVICE.match(line):
                 required.setdefault(match["gfx"], []).append(normalize_name(match["name"]))
         if dist.name == "rocm" and "rocm-sdk-libraries" not in installed:
@@ -272,26 +284,47 @@ def _stray_archives(reply: EnvironmentReply) -> Iterator[Finding]:
             yield Finding("verify-stray-kpack", "error", message, STRAY_FIX, {"member": path})
 
 
-def _pip_check(reply: EnvironmentReply, lock: Resolution | None, rebuild: str) -> Iterator[Finding]:
-    if reply.pip_check is None:
-        message = "Requirements are not judged: pip is not installed, failed, or did not end in time."
-        fix = "`uv pip check --python PYTHON` judges them as well."
-        yield Finding("verify-pip-check-not-judged", "warning", message, fix)
-        return
+def _requirements(reply: EnvironmentReply, lock: Resolution | None, rebuild: str) -> Iterator[Finding]:
+    """Compare what each distribution requires with what is installed, as ``pip check`` does."""
     locked = {normalize_name(pick.name) for pick in lock.picks} if lock else set()
     overridden = {requirement.name for requirement in lock.request.overrides} if lock else set()
-    for line in reply.pip_check:
-        name = normalize_name(line.split(" ", 1)[0]) if line else ""
-        if overridden & set(map(normalize_name, _WORD.findall(line))):
-            message = f"pip check: {line} The request overrides this requirement."
-            yield Finding("verify-pip-check-overridden", "info", message)
+    unmet = list(_unmet(reply))
+    for name, required, message in unmet:
+        if {name, required} & overridden:
+            text = f"{message} The request overrides this requirement."
+            yield Finding("verify-pip-check-overridden", "info", text)
         elif name in locked:
             fix = f"{rebuild} If the lock lacks what the requirement names, resolve with network access."
-            yield Finding("verify-pip-check-broken", "error", f"pip check: {line}", fix)
-        elif name:
-            yield Finding("verify-pip-check-others", "warning", f"pip check: {line}")
-    if not reply.pip_check:
-        yield Finding("verify-pip-check", "info", "pip check: no broken requirements")
+            yield Finding("verify-pip-check-broken", "error", message, fix)
+        else:
+            yield Finding("verify-pip-check-others", "warning", message)
+    if not unmet:
+        yield Finding("verify-pip-check", "info", "All requirements of the installed distributions are met.")
+
+
+def _unmet(reply: EnvironmentReply) -> Iterator[tuple[str, str, str]]:
+    """Yield who requires what, and the difference in the words of ``pip check``."""
+    number = re.match(r"\d+\.\d+", reply.python)
+    python = number[0] if number else "3.12"
+    environment = {
+        "implementation_name": "cpython", "os_name": "posix", "platform_machine": "x86_64",
+        "platform_python_implementation": "CPython", "platform_system": "Linux",
+        "python_full_version": f"{python}.0", "python_version": python, "sys_platform": "linux", "extra": "",
+    }  # fmt: skip
+    for name, dist in reply.installed.items():
+        subject = f"{dist.name} {dist.version}"
+        for line in dict.fromkeys(dist.requires):
+            with suppress(*_INVALID):  # pip reports them when it installs
+                requirement = Requirement(line)
+                wanted = normalize_name(requirement.name)
+                have = reply.installed.get(wanted)
+                if requirement.marker is not None and not requirement.marker.evaluate(environment):
+                    continue
+                if have is None:
+                    yield name, wanted, printable(f"{subject} requires {wanted}, which is not installed.")
+                elif not requirement.specifier.contains(have.version, prereleases=True):
+                    text = f"{subject} has requirement {wanted}{requirement.specifier}, but you have"
+                    yield name, wanted, printable(f"{text} {wanted} {have.version}.")
 
 
 def _user_site(reply: EnvironmentReply, user_packages: Mapping[str, str]) -> Iterator[Finding]:

@@ -383,7 +383,6 @@ def environment_reply(question: dict[str, Any]) -> dict[str, Any]:
         "python": sys.version.partition(" ")[0],
         "executable": sys.executable,
         "distributions": distributions(question["files"]),
-        "pip_check": pip_check(),
         "user_site": user_site(is_image=question["is_image"]),
         "system_libstdcxx": newest_symbols(system_library("libstdc++.so.6")),
         "system_rocm": system_rocm(),
@@ -410,7 +409,7 @@ def distributions(expected: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
             "version": distribution.version,
             "path": str(distribution.locate_file("")),
             "ops": recorded_ops(distribution),
-            "device_requirements": [line for line in distribution.requires or [] if "device-" in line],
+            "requires": distribution.requires or [],
             "archives": [str(file) for file in distribution.files or [] if file.suffix == ".kpack"],
         }
         normal = re.sub(r"[-_.]+", "-", name).lower()
@@ -510,26 +509,6 @@ def recorded_ops(distribution: importlib.metadata.Distribution) -> list[str]:
         return [str(row["value"]) for row in listed if row["name"] == OP_PROPERTY]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
-
-
-def pip_check() -> list[str] | None:
-    """Return the broken requirements that ``pip check`` names; None if it names none and does not succeed.
-
-    pip runs without the ``.pth`` files of other packages.
-    """
-    if installed("pip")[1] is None:
-        return None
-    arguments = ["pip", "--disable-pip-version-check", "check"]
-    program = f"import runpy, sys; sys.path[:], sys.argv = {search_path()!r}, {arguments!r}; "
-    program += "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
-    command = [sys.executable, "-I", "-S", "-c", program]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=TIMEOUT, check=False, close_fds=False
-        )
-    except subprocess.TimeoutExpired:
-        return None
-    return (done.stdout.splitlines() or None) if done.returncode else []
 
 
 def user_site(*, is_image: bool) -> dict[str, Any]:

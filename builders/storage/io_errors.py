@@ -168,9 +168,31 @@ def _explain_os_error(error: OSError, directory: Path, label: str, hint: str) ->
     reason = f"{error.strerror} ({path})" if path is not None else str(error.strerror)
     if error.errno in DISK_FULL:
         return DiskFullError(directory, label, reason, hint=hint)
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        return _not_writable(directory, label, reason, _of_another_user(path or directory) or hint)
     if error.errno in NOT_WRITABLE:
         return _not_writable(directory, label, reason, hint)
     return None
+
+
+def _of_another_user(path: Path) -> str:
+    """Return what to do if a directory belongs to another user; empty if it is the user's own."""
+    owned = next((each for each in (path, *path.parents) if each.exists()), path)
+    if owned.is_file():
+        owned = owned.parent
+    owner = owned.stat().st_uid if owned.exists() else os.getuid()
+    if owner == os.getuid():
+        return ""
+    return f"{owned} belongs to {_name_of(owner)}, who can let the group write: chmod -R g+rwX {owned}"
+
+
+def _name_of(user: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"user {user}"
 
 
 def _explain_command_error(

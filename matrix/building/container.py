@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -24,6 +24,7 @@ from builders.storage.files import (
     cache_root,
     cached_file,
     make_directories,
+    open_regular,
     remove_tree,
     share_finished,
     write_atomic,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 _SCRIPT_LACKS = 3
 """The exit code with which a script of `matrix env` reports that something is missing."""
 _STATE = "state.json"
+_LARGEST_STATE = 1 << 22  # bytes
 
 STEPS = ("resolve", "fetch", "build-wheels", "env", "container", "verify")
 _ENFORCES_ACCOUNTS = re.compile(r"AccountingStorageEnforce\s*=\s*\S*associations")
@@ -61,6 +63,8 @@ class ContainerState(msgspec.Struct):
     verified: bool = False
     resolved_from: str = ""
     """Digest of the inputs of the last resolution that are not in the lock."""
+    wheels: tuple[str, ...] = ()
+    """The names of the files that were put into the wheelhouse. No other file there is ever removed."""
     schema: int = 1
 
 
@@ -75,10 +79,29 @@ class Container:
         self.facts = self.folder / "requirements.toml"
         self.wheelhouse = self.folder / "wheels"
         self.log = self.folder / "build.log"
-        self.state = self._read_state()
+        self.lock = self.folder / "matrix.lock"
+        """The lock of the present run, which other commands in the directory do not replace."""
+
+    @cached_property
+    def state(self) -> ContainerState:
+        """What an earlier command stored; read when it is first needed, which is after waiting for others."""
+        try:
+            file = open_regular(self.folder / _STATE)
+            with os.fdopen(file, "rb") as source:
+                return msgspec.json.decode(source.read(_LARGEST_STATE), type=ContainerState)
+        except (OSError, msgspec.MsgspecError):
+            return ContainerState()
 
     def check(self) -> None:
-        """Check that the path can be the result."""
+        """Check that the path can be the result, and that its directory has only files and directories.
+
+        Another member of a group could put a link there, through which files elsewhere would be replaced.
+        """
+        for path in (self.folder, *_entries(self.folder), *_entries(self.wheelhouse)):
+            if os.path.lexists(path) and (path.is_symlink() or not (path.is_file() or path.is_dir())):
+                kind = "a symbolic link" if path.is_symlink() else "neither a file nor a directory"
+                msg = f"{path} is {kind}. Nothing was changed."
+                raise UsageError(msg, hint="Remove it, or name a container where there is space.")
         if self.maker.mark:
             if self.path.exists() and not (self.path / self.maker.mark).exists():
                 msg = f"{self.path} exists and is not an environment of this kind. It would be replaced."
@@ -139,10 +162,16 @@ class Container:
         """Create the directory of its files."""
         make_directories(self.folder)
 
-    def _read_state(self) -> ContainerState:
-        with suppress(OSError, msgspec.MsgspecError):
-            return msgspec.json.decode((self.folder / _STATE).read_bytes(), type=ContainerState)
-        return ContainerState()
+    def prune(self, wanted: Iterable[str]) -> None:
+        """Remove files of an earlier lock from the wheelhouse: only those that a command put there."""
+        names, earlier = set(wanted), set(self.state.wheels)
+        self.state.wheels = tuple(sorted(names | earlier))  # first, so that a killed command leaves no other
+        self.save()
+        for name in earlier - names:
+            if Path(name).name == name:
+                (self.wheelhouse / name).unlink(missing_ok=True)
+        self.state.wheels = tuple(sorted(names))
+        self.save()
 
     def _remove_new(self) -> None:
         for path in (self.new, *self.folder.glob(f"{self.path.name}.new-*")):
@@ -150,6 +179,10 @@ class Container:
                 remove_tree(path)
             else:
                 path.unlink(missing_ok=True)
+
+
+def _entries(folder: Path) -> list[Path]:
+    return [*folder.iterdir()] if folder.is_dir() and not folder.is_symlink() else []
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -162,13 +195,13 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def inputs_of(
-    consumer: str, lock: Resolution, text: bytes, index: Index, wheels: Mapping[str, Sequence[Path]]
+    consumer: str, lock: Resolution, text: str, index: Index, wheels: Mapping[str, Sequence[Path]]
 ) -> str:
     """Return a digest of everything that a container is made from. `text` is the lock as it is stored."""
     image = lock.image.path if lock.image else ""
     parts = {
         "consumer": consumer,
-        "lock": hashlib.sha256(text).hexdigest(),
+        "lock": hashlib.sha256(text.encode()).hexdigest(),
         "image": [image, *_stamp(Path(image))] if image else [],
         "wheels": {path.name: _digest(index, name, path) for name in wheels for path in wheels[name]},
     }
@@ -185,7 +218,7 @@ class StepResult(msgspec.Struct):
     """One step of the plan. JSON output is this struct, encoded."""
 
     name: str
-    state: Literal["to do", "done", "up to date", "skipped"]
+    state: Literal["to do", "done", "up to date"]
     detail: str
 
 

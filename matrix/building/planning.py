@@ -230,12 +230,6 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
 def check_batch_options(args: argparse.Namespace) -> None:
     """Check that the options of Slurm do not contradict other options."""
     given = [name for name in (*_OF_SLURM, "attach", "cancel") if getattr(args, name)]
-    if args.executor == "slurm" and (args.time_limit is not None or args.signal is not None):
-        msg = (
-            "--time-limit and --signal are for builds on this machine. "
-            "Builds in Slurm jobs stop before the job ends."
-        )
-        raise UsageError(msg, hint="Omit --time-limit and --signal.")
     if given and args.executor != "slurm":
         raise UsageError(f"--{given[0]} requires --executor slurm.")
     for action in ("attach", "cancel"):

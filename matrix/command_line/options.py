@@ -1,4 +1,4 @@
-"""The options that several commands share, each added by one function; those that stop builds are last."""
+"""The options that several commands share, each added by one function; when builds stop is last."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import datetime
 import os
 import re
-import signal
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -21,7 +20,7 @@ from resolver.versions import shorten
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from matrix.command_line.context import Context
+    from resolver.reporter import Reporter
 
 
 EXIT_CODES = (
@@ -30,9 +29,6 @@ EXIT_CODES = (
 )
 _ARCHITECTURE_FLAG = re.compile(r"--(gfx\d+[0-9a-z-]*)")
 
-_NOT_HANDLED = {signal.SIGKILL, signal.SIGSTOP}
-_PARTS = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?")
-_IN_SECONDS = (86400, 3600, 60, 1)
 _SPARE = 60.0
 """Seconds between the stop and the end of a Slurm job: ending all programs takes up to 30."""
 _LARGEST_SHARE = 0.1
@@ -54,9 +50,36 @@ def expand_gfx_flags(arguments: Iterable[str]) -> list[str]:
     return expanded
 
 
-def add_target_options(parser: argparse.ArgumentParser, *, resolves: bool = True) -> None:
-    """Add the options that describe the target, and those that only a command that may resolve needs."""
-    group = add_site_options(parser)
+def add_target_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that describe the target."""
+    group = parser.add_argument_group("target")
+    group.add_argument(
+        "--site",
+        metavar="NAME|FILE",
+        type=nonempty,
+        help="a site of the catalog, or a TOML file that defines a site (default: lumi-g; local for the CPU "
+        "backend and for GPU architectures that lumi-g does not have)",
+    )
+    group.add_argument(
+        "--date",
+        "--exclude-newer",
+        metavar="YYYY-MM-DD",
+        type=date,
+        help="the site, the releases and the package indexes as of that day (default: today)",
+    )
+    group.add_argument("--backend", choices=("rocm", "cpu"), help="default: the site's")
+    group.add_argument(
+        "--gfx",
+        metavar="A,B",
+        type=names,
+        action="extend",
+        help="GPU architectures (default: the site's); each is also a flag: --gfx90a",
+    )
+    group.add_argument(
+        "--driver", metavar="VERSION", type=nonempty, help="AMD kernel driver (default: the site's)"
+    )
+    add_base_image(group)
+    add_catalog(group)
     group.add_argument("--rocm", metavar="SPEC", type=nonempty, help="ROCm, such as 6.2 or '>=6.2,<6.5'")
     group.add_argument("--python", metavar="SPEC", type=nonempty, help="Python, such as 3.12")
     group.add_argument(
@@ -64,8 +87,6 @@ def add_target_options(parser: argparse.ArgumentParser, *, resolves: bool = True
         choices=("advised", "newest", "proven", "oldest"),
         help="which of several solutions to choose; advised (default): as the site advises, then newest",
     )
-    if not resolves:
-        return
     group.add_argument(
         "--no-prebuilt",
         action="store_true",
@@ -117,39 +138,6 @@ def add_index_access(parser: argparse.ArgumentParser) -> None:
         "(first-index, the default), or all of them, as pip does (unsafe-best-match)",
     )
     group.add_argument("--offline", action="store_true", help="use the cache only")
-
-
-def add_site_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the target options that name a site, a driver, GPU architectures or a base image."""
-    group = parser.add_argument_group("target")
-    group.add_argument(
-        "--site",
-        metavar="NAME|FILE",
-        type=nonempty,
-        help="a site of the catalog, or a TOML file that defines a site (default: lumi-g; local for the CPU "
-        "backend and for GPU architectures that lumi-g does not have)",
-    )
-    group.add_argument(
-        "--date",
-        "--exclude-newer",
-        metavar="YYYY-MM-DD",
-        type=date,
-        help="the site, the releases and the package indexes as of that day (default: today)",
-    )
-    group.add_argument("--backend", choices=("rocm", "cpu"), help="default: the site's")
-    group.add_argument(
-        "--gfx",
-        metavar="A,B",
-        type=names,
-        action="extend",
-        help="GPU architectures (default: the site's); each is also a flag: --gfx90a",
-    )
-    group.add_argument(
-        "--driver", metavar="VERSION", type=nonempty, help="AMD kernel driver (default: the site's)"
-    )
-    add_base_image(group)
-    add_catalog(group)
-    return group
 
 
 def add_base_image(parser: argparse._ActionsContainer) -> None:
@@ -335,11 +323,6 @@ def add_build_host_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_wheel_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that decide how wheels are built: build host, and how they pin torch."""
-    add_build_host_options(parser)
-
-
 def add_ops(parser: argparse.ArgumentParser) -> None:
     """Add the option that chooses the ops of a package, which is a part of the request."""
     parser.add_argument(
@@ -377,80 +360,7 @@ def add_limits(parser: argparse.ArgumentParser, *, offline: bool = True) -> None
     )
 
 
-def add_stopping(parser: argparse.ArgumentParser) -> None:
-    """Add ``--time-limit`` and ``--signal``."""
-    parser.add_argument(
-        "--time-limit",
-        metavar="TIME",
-        type=duration_argument,
-        help="stop after this time, such as 2h or 90m; the next run continues "
-        "(default in a Slurm job: a minute before it ends)",
-    )
-    parser.add_argument(
-        "--signal",
-        metavar="NAME",
-        type=_signal,
-        help="also stop on this signal, such as USR1 from sbatch --signal (INT, TERM and HUP always stop)",
-    )
-
-
-def stop_time(context: Context) -> float | None:
-    """Return when builds stop, in seconds since the epoch; from now on, the user's signal stops them, too."""
-    args = context.args
-    if args.signal is not None:
-        signal.signal(args.signal, signal.default_int_handler)
-    if args.time_limit is not None:
-        return time.time() + float(args.time_limit)
-    end = job_stop_time()
-    if end is not None:
-        moment = datetime.datetime.fromtimestamp(end, tz=datetime.UTC).astimezone()
-        context.console.info(f"Builds stop at {moment:%H:%M:%S}, before the Slurm job ends.")
-    return end
-
-
-def duration_argument(text: str) -> float:
-    """Convert a duration, such as ``2h``, to seconds."""
-    try:
-        seconds = seconds_of(text)
-    except UsageError as error:
-        raise argparse.ArgumentTypeError(f"{error.message.rstrip('.')}; {error.hint}") from None
-    if not seconds:
-        msg = "the time must be above 0"
-        raise argparse.ArgumentTypeError(msg)
-    return seconds
-
-
-def _signal(text: str) -> signal.Signals:
-    name = text.upper().removeprefix("SIG")
-    numbers = {number.name.removeprefix("SIG"): number for number in signal.Signals}
-    if name not in numbers or numbers[name] in _NOT_HANDLED:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a signal that can be handled, such as USR1")
-    return numbers[name]
-
-
-def seconds_of(text: str) -> float:
-    """Parse a duration: ``2h``, ``90m``, ``1h30m``, ``45s``, ``1d``, or a time as sbatch takes it.
-
-    Raise `UsageError` if the text is not a valid duration.
-
-    Examples
-    --------
-    >>> seconds_of("2h"), seconds_of("1h30m"), seconds_of("45s"), seconds_of("02:00:00"), seconds_of("90")
-    (7200, 5400, 45, 7200.0, 5400.0)
-    """
-    from builders.scheduling.slurm import hours_of
-
-    match = _PARTS.fullmatch(text.strip())
-    if match and any(match.groups()):
-        return sum(int(number or 0) * unit for number, unit in zip(match.groups(), _IN_SECONDS, strict=True))
-    try:
-        return hours_of(text.strip()) * 3600
-    except UsageError:
-        msg = f"{text!r} is not a valid duration."
-        raise UsageError(msg, hint="Write hours, minutes or seconds, such as 2h, 90m or 1h30m.") from None
-
-
-def job_stop_time() -> float | None:
+def stop_time(console: Reporter) -> float | None:
     """Return when to stop in this Slurm job, in seconds since the epoch; None if that is unknown.
 
     Not every release of Slurm sets ``SLURM_JOB_END_TIME``.
@@ -462,7 +372,10 @@ def job_stop_time() -> float | None:
     end = float(text) if text.isdecimal() else _end_of_job(number)
     if end is None:
         return None
-    return end - min(_SPARE, max(0.0, end - time.time()) * _LARGEST_SHARE)
+    end -= min(_SPARE, max(0.0, end - time.time()) * _LARGEST_SHARE)
+    moment = datetime.datetime.fromtimestamp(end, tz=datetime.UTC).astimezone()
+    console.info(f"Builds stop at {moment:%H:%M:%S}, before the Slurm job ends.")
+    return end
 
 
 def _end_of_job(number: str) -> float | None:

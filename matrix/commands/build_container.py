@@ -42,6 +42,7 @@ from matrix.building.planning import (
     check_batch_options,
 )
 from matrix.command_line.options import (
+    add_build_host_options,
     add_format,
     add_index,
     add_index_access,
@@ -50,9 +51,7 @@ from matrix.command_line.options import (
     add_lock,
     add_names,
     add_ops,
-    add_stopping,
     add_target_options,
-    add_wheel_options,
     defaults_of,
     normalized_name,
     output_path,
@@ -67,24 +66,24 @@ from matrix.input.locking import (
     is_same_request,
     is_unchanged,
     kept_versions,
+    overlays_of,
     same_target,
 )
 from matrix.input.request import facts_files
 from matrix.input.settings import overlays
 from matrix.judging.judge import judge_thing
-from matrix.judging.running import submit_job
 from matrix.show.check_text import show
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted, format_size, sdists_text, shortened
 from matrix.show.resolution_text import build_times, show_conflict
 from resolver.answers.resolve import resolve
 from resolver.errors import EnvironmentLacksError, LockError, MatrixError, UsageError
-from resolver.lock import read_lock
+from resolver.lock import dumps, read_lock
 from resolver.model import Conflict
 from resolver.reporter import SILENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from types import ModuleType
 
     from builders.building.expected_time import Resources
@@ -137,10 +136,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the tool that makes it (default: %(default)s)",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the plan only")
-    parser.add_argument("--no-verify", action="store_true", help="do not verify the container")
-    parser.add_argument(
-        "--gpu-check", action="store_true", help="then submit a short Slurm job that verifies it on a GPU"
-    )
     add_lock(parser)
     add_index(parser)
     add_format(parser)
@@ -156,7 +151,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="upgrade NAME in the existing lock (repeatable)",
     )
-    add_wheel_options(parser)
+    add_build_host_options(parser)
     add_ops(parser)
     parser.add_argument(
         "--executor",
@@ -165,7 +160,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Slurm jobs on a login node of a site whose partitions are known, else on this machine",
     )
     add_limits(parser, offline=False)
-    add_stopping(parser)
     parser.add_argument("--keep-going", action="store_true", help="continue when a wheel fails")
     add_batch_options(parser)
     add_input_options(parser)
@@ -175,25 +169,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(context: Context) -> int:
     """Run the command."""
-    work = _Work(context)
-    if context.args.cancel:
-        return cancel(Slurm(work.index, work.console), work.context)
-    work.container.check()
-    if context.args.dry_run:
-        return work.plan_only()
-    work.container.create_folder()
-    waiting = partial(context.console.info, f"Another process makes {work.container.path}. Waiting for it.")
-    with exclusive_lock(work.container.folder / "lock", on_wait=waiting):
-        return work.run()
+    args, console = context.args, context.console
+    maker = load_consumer(args.consumer).maker
+    assert maker is not None  # noqa: S101  for mypy: the parser offers no others
+    container = Container(args.out, maker)
+    if args.cancel:
+        return cancel(
+            Slurm(Index(args.index), console), context.with_options(executor=_requested_executor(args))
+        )
+    container.check()
+    if args.dry_run:
+        return _Work(context, container).plan_only()
+    container.create_folder()
+    waiting = partial(console.info, f"Another process makes {container.path}. Waiting for it.")
+    with exclusive_lock(container.folder / "lock", on_wait=waiting):
+        return _Work(context, container).run()
 
 
 class _Work:
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, container: Container) -> None:
         args = context.args
         self.console = context.console
-        maker = load_consumer(args.consumer).maker
-        assert maker is not None  # noqa: S101  for mypy: the parser offers no others
-        self.container = Container(args.out, maker)
+        self.container = container
         self.index = Index(args.index)
         catalogs = [*context.settings.catalog]
         if self.container.facts.exists():
@@ -203,7 +200,10 @@ class _Work:
         self.wheels: list[TaskState] = []
         self.findings: list[Finding] = []
         self._unplanned: EnvironmentLacksError | None = None
-        self._of_lock = self.context  # replaced by `_use`
+        # `_use` replaces both. Other commands may replace the user's lock at any time, so no step reads it
+        # again: steps that read a lock from a file, such as jobs, read a copy.
+        self._of_lock = self._of_copy = self.context
+        self._text = ""
 
     @property
     def _facts_path(self) -> str:
@@ -232,7 +232,7 @@ class _Work:
         if not any(task.wheel is None for task in tasks) and self._is_finished():
             for step in self.steps.values():
                 step.state = "up to date"
-            return self._finish()
+            return self._report("ok")
         space = space_of(self.lock, self.container.folder)
         self._describe()
         for lack in self._lacks():
@@ -247,7 +247,7 @@ class _Work:
             if conflict is not None:
                 return self._show_conflict(conflict)
             tasks = self._plan_wheels()
-        return self._make() or self._verify(space) or self._finish()
+        return self._make() or self._verify(space) or self._report("ok")
 
     def _show_conflict(self, conflict: Conflict) -> int:
         show_conflict(conflict, self.context, self.context.lock_path)
@@ -265,7 +265,15 @@ class _Work:
         return self._of_lock.catalog_of_lock
 
     def _use(self, answer: Resolution) -> None:
-        self._of_lock = self.context.with_lock(with_cached_digest(answer))
+        lock = with_cached_digest(answer)
+        self._text = dumps(answer)
+        self._of_lock = self.context.with_lock(lock)
+        if self.context.args.dry_run:
+            return
+        write_lock(answer, self.container.lock)
+        catalogs = self.context.settings.catalog or overlays_of(answer, self.context.lock_path)
+        copy = self.context.with_options(lock=self.container.lock, catalog=[*catalogs])
+        self._of_copy = copy.with_lock(lock)
 
     def _resolve(self) -> Conflict | None:
         """Choose versions, unless the lock answers the request; return the conflict if there is one."""
@@ -303,7 +311,7 @@ class _Work:
                 self._done("resolve", f"wrote {path}")
             self.container.state.resolved_from = self._indexes()
             self.container.save()
-        self._use(earlier if earlier is not None and is_valid else answer)
+        self._use(earlier if earlier is not None and is_valid else with_cached_digest(answer))
         return None
 
     @property
@@ -317,7 +325,7 @@ class _Work:
         if settings.upgrade or context.inputs.hashes or (lock.left_open and not settings.offline):
             return False
         if not self._asks:
-            same_target(lock, context.args, context.catalog_of_lock)
+            same_target(lock, context.args, context.with_lock(lock).catalog_of_lock)
             return True
         request = context.request()
         return (
@@ -343,12 +351,20 @@ class _Work:
         return self._fetch_with()
 
     def _fetch_with(self, wheelhouse: Path | None = None) -> int:
-        context = self._options_of(fetch, wheelhouse=wheelhouse)
-        result = fetch.fetch_lock(context, self._built_wheels())
+        context, built = self._options_of(fetch, wheelhouse=wheelhouse), self._built_wheels()
+        if wheelhouse is not None:
+            ours = [path.name for paths in built.values() for path in paths]
+            self.container.prune(
+                [*(pick.files[0].name for pick in self.lock.distributions if pick.files), *ours]
+            )
+            for other in (path for name in ours for path in fetch.other_builds(wheelhouse, name)):
+                msg = (
+                    f"{other} is another build of a wheel of the lock, and was not put there by this command."
+                )
+                raise UsageError(msg, hint="Move it away: pip could install it instead.")
+        result = fetch.fetch_lock(context, built)
         fetch.report_problems(result, self.console)
         code = fetch.exit_code_of(result)
-        if wheelhouse is not None and not code:
-            _prune(wheelhouse, {Path(item.path).name for item in result.sources}, self._built_wheels())
         fetched = sum(item.state == "fetched" for item in result.sources)
         if not code:
             self._done(
@@ -377,7 +393,8 @@ class _Work:
         executor = None if self._executor_name == "local" else Slurm(self.index, self.console)
         if executor is not None and (context.args.attach or executor.current_run() is not None):
             console.info("Following the jobs of an earlier command.")
-            if code := build_wheels.record(attach(executor, context), self.wheels, self.index, context):
+            run = attach(executor, context)
+            if code := build_wheels.record(run, self.wheels, self.index, context):
                 return code
             tasks = self._plan_wheels()
         if not any(task.wheel is None for task in tasks):
@@ -387,7 +404,7 @@ class _Work:
             executor.check()
         self._start("build-wheels", build_wheels.answer(self.wheels))
         build_wheels.fetch_prebuilt(self.lock, self._catalog, (), context)
-        code = build_wheels.build_missing(tasks, self.wheels, self._catalog, executor, context)
+        code = build_wheels.build_missing(tasks, self.wheels, self._catalog, executor, self._of_copy)
         if not code:
             self._done("build-wheels", build_wheels.answer(self.wheels))
         return code
@@ -398,8 +415,7 @@ class _Work:
         args = self.context.args
         if args.executor:
             return str(args.executor)
-        stops = args.time_limit is not None or args.signal is not None
-        return "slurm" if self._is_login_node and not stops else "local"
+        return "slurm" if self._is_login_node else "local"
 
     @cached_property
     def _is_login_node(self) -> bool:
@@ -485,8 +501,8 @@ class _Work:
         return env.emit(context, self._built_wheels())
 
     def _inputs(self) -> str:
-        text = self.context.lock_path.read_bytes()
-        return inputs_of(self.context.args.consumer, self.lock, text, self.index, self._built_wheels())
+        wheels = self._built_wheels()
+        return inputs_of(self.context.args.consumer, self.lock, self._text, self.index, wheels)
 
     def _srun(self) -> list[str]:
         """Return the words that start the tool on a compute node where login nodes are too small for it."""
@@ -504,15 +520,10 @@ class _Work:
 
     def _verify(self, space: Sequence[Space]) -> int:
         """Verify the new container and give it its name; return the exit code."""
-        container, args = self.container, self.context.args
-        if args.no_verify:
-            self.steps["verify"].state = "skipped"
-            container.publish()
-            return 0
+        container = self.container
         if not container.state.verified:
             self._start("verify", "versions, imports, ops and libraries")
-            code = self._check(container.new, space)
-            if code:
+            if code := self._check(space):
                 self.console.info(
                     f"{_shown(container.path)} was not changed. The new container is "
                     f"{_shown(container.new)}; remove it to make it again."
@@ -521,9 +532,10 @@ class _Work:
         container.publish()
         return 0
 
-    def _check(self, path: Path, space: Sequence[Space]) -> int:
-        """Judge a container and start it, and record that it works; return the exit code."""
-        thing = self._thing(path)
+    def _check(self, space: Sequence[Space]) -> int:
+        """Judge the new container and start it, and record that it works; return the exit code."""
+        container, python = self.container, self.container.maker.python
+        thing = python(container.folder, container.new) if python else str(container.new)
         judged, *_ = judge_thing(thing, self._options_of(check, thing, "--run"), self._built_wheels())
         self.findings = judged.findings
         does_not_fit = judged.verdict == "does-not-fit"
@@ -537,23 +549,6 @@ class _Work:
         detail = f"no errors; not judged: {not_judged}" if not_judged else "no errors"
         self._done("verify", detail)
         return 0
-
-    def _thing(self, path: Path) -> str:
-        """Return what starts the Python of a container or environment, as `matrix check` names it."""
-        python = self.container.maker.python
-        return str(path) if python is None else python(self.container.folder, path)
-
-    def _finish(self) -> int:
-        """Verify a finished container that was not verified, submit the GPU check, and print the result."""
-        container, args = self.container, self.context.args
-        if not args.no_verify and not container.state.verified:
-            self._start("verify", "versions, imports, ops and libraries")
-            if code := self._check(container.path, ()):
-                return code
-        if args.gpu_check:
-            thing, script = self._thing(container.path), container.folder / "verify.sbatch"
-            submit_job(thing, self._options_of(check, thing, "--gpu", "-o", str(script)))
-        return self._report("ok", ())
 
     def _is_finished(self) -> bool:
         """Return whether the container exists and was made from these inputs."""
@@ -580,7 +575,7 @@ class _Work:
         self.steps["env"].detail = f"files in {_shown(self.container.folder)}"
         where = " ".join(self._srun()) or "on this machine"
         self.steps["container"].detail = f"with {args.consumer}, {where}"
-        self.steps["verify"].detail = "not verified" if args.no_verify else "on this machine"
+        self.steps["verify"].detail = "on this machine"
         if not names:
             build.state = "up to date"
             self._describe_container()
@@ -661,7 +656,7 @@ class _Work:
         self.steps[name].state, self.steps[name].detail = "done", detail
 
     def _report(
-        self, status: Literal["ok", "planned", "failed"], space: Sequence[Space], code: int = 0
+        self, status: Literal["ok", "planned", "failed"], space: Sequence[Space] = (), code: int = 0
     ) -> int:
         container, args = self.container, self.context.args
         if args.format == "json":
@@ -685,12 +680,11 @@ class _Work:
 
     def _print_end(self) -> None:
         container, console = self.container, self.console
-        verified = "verified" if container.state.verified else "not verified"
         if all(step.state == "up to date" for step in self.steps.values()):
-            console.answer(f"Nothing to do: {_shown(container.path)} is up to date, {verified}.")
+            console.answer(f"Nothing to do: {_shown(container.path)} is up to date, verified.")
             return
         count = counted(len(self.lock.distributions), "distribution")
-        console.answer(f"{_shown(container.path)} is ready: {count}, {verified}.")
+        console.answer(f"{_shown(container.path)} is ready: {count}, verified.")
         variables = container.folder / "environment.sh"
         if variables.exists() and container.path.is_file():
             console.info(f"In job scripts: source {_shown(variables)}")
@@ -700,11 +694,12 @@ class _Work:
     def _options_of(self, command: ModuleType, *words: str, **changes: object) -> Context:
         """Return the context of another command: its defaults, then our options that it has, too."""
         args = defaults_of(command, *words)
+        base = self._of_copy if command is check else self._of_lock
         shared = ("lock", "index", "catalog", *(_OF_FETCH if command is fetch else ()))
-        own = {name: getattr(self.context.args, name) for name in shared if name in args}
+        own = {name: getattr(base.args, name) for name in shared if name in args}
         if command is fetch:
             own["offline"] = self.context.settings.offline
-        return self.context.with_options(**{**args, **own, **changes})
+        return base.with_options(**{**args, **own, **changes}).with_lock(self.lock)
 
 
 def _requested_executor(args: argparse.Namespace) -> str:
@@ -731,14 +726,6 @@ def _unplanned(pick: Distribution, estimate: Resources) -> TaskState:
 def _is_missing(pick: Distribution) -> bool:
     """Return whether a file of the lock is not in the cache."""
     return pick.origin == "published" and bool(pick.files) and not cached_file(pick.files[0]).exists()
-
-
-def _prune(wheelhouse: Path, fetched: set[str], built: Mapping[str, Sequence[Path]]) -> None:
-    """Remove the files of an earlier lock from a wheelhouse."""
-    wanted = fetched | {path.name for paths in built.values() for path in paths}
-    for path in wheelhouse.iterdir():
-        if path.name not in wanted:
-            path.unlink()
 
 
 def _shown(path: Path) -> str:

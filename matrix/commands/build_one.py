@@ -13,13 +13,12 @@ from matrix.building.locked import check_sources
 from matrix.building.planning import SHORT_KEY, contexts_of_locks, limits_of, refresh_published, tasks_of
 from matrix.command_line.options import (
     add_base_image,
+    add_build_host_options,
     add_catalog,
     add_format,
     add_index,
     add_limits,
     add_locks,
-    add_stopping,
-    add_wheel_options,
     stop_time,
 )
 from matrix.show.json_document import JsonDocument
@@ -63,11 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_locks(parser)
     add_index(parser)
-    add_wheel_options(parser)
+    add_build_host_options(parser)
     add_base_image(parser)
     add_catalog(parser)
     add_limits(parser)
-    add_stopping(parser)
     add_format(parser)
 
 
@@ -87,7 +85,7 @@ def execute(context: Context) -> int:
     missing = {key: task for key, task in tasks.items() if task.wheel is None}
     refresh_published(tasks.values(), index)
     check_build_hosts(missing.values())
-    limits = replace(limits_of(context), until=stop_time(context))
+    limits = replace(limits_of(context), until=stop_time(context.console))
     builds = Builds(missing, index, limits, context.console)
     if missing:
         builds.run(keep_going=True)

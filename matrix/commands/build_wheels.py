@@ -36,15 +36,14 @@ from matrix.building.planning import (
     tasks_of,
 )
 from matrix.command_line.options import (
+    add_build_host_options,
     add_format,
     add_index,
     add_limits,
     add_lock,
     add_names,
     add_ops,
-    add_stopping,
     add_target_options,
-    add_wheel_options,
     stop_time,
 )
 from matrix.input.locking import exclude_pick, same_target
@@ -72,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_names(parser, "names", metavar="NAME", help="build only these (default: everything the lock builds)")
     add_lock(parser)
     add_index(parser)
-    add_wheel_options(parser)
+    add_build_host_options(parser)
     add_ops(parser)
     parser.add_argument(
         "--executor",
@@ -81,7 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="build on this machine (default), or in Slurm jobs",
     )
     add_limits(parser)
-    add_stopping(parser)
     parser.add_argument("--keep-going", action="store_true", help="continue when a wheel fails")
     parser.add_argument(
         "--dry-run", action="store_true", help="show for each wheel whether and why it will be built"
@@ -151,7 +149,7 @@ def build_missing(
     if executor:
         finished = build_in_jobs(missing, catalog, executor, context)
         return record(finished, wheels, executor.index, context)
-    limits = replace(limits_of(context), until=stop_time(context))
+    limits = replace(limits_of(context), until=stop_time(context.console))
     builds = Builds(
         {task.build_key: task for task in missing}, Index(context.args.index), limits, context.console
     )

@@ -18,11 +18,8 @@ from matrix.input.facts_file import Draft
 from matrix.input.settings import load_catalog, overlays
 from matrix.maintaining import learning
 from matrix.maintaining import update as updating
-from matrix.show.consequences_text import consequences_text, summary
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted
-from resolver.consequences import consequences
-from resolver.consequences.questions import Consequence
 from resolver.errors import CatalogError, EnvironmentLacksError, UsageError, did_you_mean
 from resolver.facts.catalog import load, overlay_files
 from resolver.facts.catalog_files import row_to_dict
@@ -109,7 +106,6 @@ class UpdateDocument(JsonDocument, kw_only=True):
     rows: int
     diff: str
     written: str
-    consequences: list[Consequence]
     remarks: list[str]
     unreachable: list[str]
 
@@ -141,8 +137,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "only this package, on PyPI or with --source git (repeatable)"
     update.add_argument("--package", action="append", metavar="NAME", help=text)
-    text = "also show the consequences of the new rows at this site (takes minutes)"
-    update.add_argument("--site", metavar="NAME|FILE", help=text)
     for action, default in ((learn, learning.OUTPUT), (update, updating.OUTPUT)):
         action.add_argument(
             "-o",
@@ -324,7 +318,6 @@ def _update(context: Context) -> int:
     args, settings, console = context.args, context.settings, context.console
     draft = Draft(args.output, overlays(settings))
     catalog = draft.load()
-    before = updating.side_at(settings.site, catalog, context.today) if settings.site else None
     update = updating.fetch_update(
         catalog,
         sources=args.source or (["pypi"] if args.package else updating.SOURCES),
@@ -335,27 +328,21 @@ def _update(context: Context) -> int:
         reporter=console,
     )
     updating.leave_own_rows(update, args.output)
-    after = draft.append(update.rows)
+    draft.append(update.rows)
     written = args.apply and draft.write()
     skipped = [f"Skipped: {missed}." for missed in updating.by_reason(update.unreachable)]
     _show_draft(draft, [*update.remarks, *skipped], args, console)
-    changes: list[Consequence] = []
-    if before and settings.site and update.rows:
-        changes = consequences(before, updating.side_at(settings.site, after, context.today))
     if args.format == "json":
         console.document(
             UpdateDocument(
                 rows=len(update.rows),
                 diff=draft.diff(),
                 written=str(args.output) if written else "",
-                consequences=changes,
                 remarks=update.remarks,
                 unreachable=update.unreachable,
             )
         )
     else:
-        if changes:
-            console.data(f"\nConsequences: {summary(changes)}\n\n{consequences_text(changes)}")
         reached = "The sources that were read have no new facts."
         nothing = reached if update.unreachable else "The catalog is up to date."
         _report_end(args, len(update.rows), nothing, console, written=written)

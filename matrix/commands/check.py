@@ -30,7 +30,7 @@ from matrix.judging.repair import Change
 from matrix.judging.running import ALL_REDUCE_SECONDS, SCRIPT, TIME, submit_job
 from matrix.judging.verdict import VERDICTS, Judgement, Verdict, conclude
 from matrix.show.check_text import answers
-from matrix.show.included_json import CheckDocument
+from matrix.show.json_document import JsonDocument
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.requirements import normalize_name, required_name
 from resolver.versions import join_words
@@ -43,6 +43,14 @@ if TYPE_CHECKING:
 SUMMARY = "say what a thing is, whether it works at the site, why not, and what to do"
 EXAMPLE = "matrix check freeze.txt --site lumi-g --repair -o lumi"
 MOST_USED = ("--site", "--lock", "--fix", "--repair", "--output", "--run", "--gpu")
+
+
+class CheckDocument(JsonDocument, kw_only=True):
+    """What things are, whether they work at the site, and why not."""
+
+    status: Verdict
+    """The worst verdict."""
+    things: list[Judgement]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+import msgspec
 from msgspec.structs import replace
-from packaging.utils import parse_wheel_filename
 
-from builders.constants import INDEX_DIRECTORY, LOCK_FILE
+from builders.constants import LOCK_FILE
 from builders.containers.inspection import with_inspected_image
-from builders.index import Index
-from builders.storage.io_errors import not_an_index
-from matrix.command_line.options import add_format, add_index, add_names, add_target_options, date, nonempty
+from matrix.command_line.options import add_format, add_names, add_target_options, date, nonempty
 from matrix.input.inputs import Inputs
 from matrix.input.locking import catalog_with_image_of, overlays_of
 from matrix.input.request import make_request
@@ -24,7 +21,7 @@ from matrix.reading.installed import is_environment
 from matrix.reading.items import Item
 from matrix.reading.recognise import read
 from matrix.show.consequences_text import consequences_text, summary
-from matrix.show.included_json import DiffDocument, SideDocument
+from matrix.show.json_document import JsonDocument
 from matrix.show.resolution_text import title_of
 from resolver.answers.table import ROW_COMPONENTS
 from resolver.compiling.problem_builder import window_of
@@ -33,21 +30,17 @@ from resolver.consequences import (
     Holding,
     Judge,
     Side,
-    WheelRecord,
     between_locks,
     consequences,
-    wheels,
 )
 from resolver.errors import UsageError
 from resolver.lock import read_lock
-from resolver.model import CoreItem
+from resolver.model import CoreItem, Target
 from resolver.requirements import PAIRED_WITH_TORCH
-from resolver.versions import built_for, minor
+from resolver.versions import minor
 
 if TYPE_CHECKING:
     import argparse
-
-    from packaging.tags import Tag
 
     from matrix.command_line.context import Context
     from matrix.input.settings import Settings
@@ -61,6 +54,22 @@ _PAIR = 2
 _PLATFORM = ("rocm", "glibc", "libstdc++", "os", "mpi")
 
 
+class SideDocument(msgspec.Struct, kw_only=True):
+    """One side of a comparison: a target and the facts."""
+
+    target: Target
+    catalogs: tuple[str, ...]
+
+
+class DiffDocument(JsonDocument, kw_only=True):
+    """The consequences of a change."""
+
+    status: Literal["ok", "breaks"]
+    before: SideDocument
+    after: SideDocument
+    consequences: list[Consequence]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_names(
@@ -71,7 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "compared with each other, and so are two containers or environments, or one of them and a lock",
     )
     add_format(parser)
-    add_index(parser)
     add_target_options(parser)
     group = parser.add_argument_group("before", "by default the site itself, on the same day")
     group.add_argument("--from-date", metavar="YYYY-MM-DD", type=date, help="compare with that day")
@@ -86,24 +94,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="compare with these facts instead of the shipped ones alone (repeatable)",
     )
-    group.add_argument(
-        "--from-shipped",
-        metavar="DIR",
-        type=Path,
-        help="compare with the facts that another version of matrix ships: resolver/facts of its checkout",
-    )
 
 
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
     settings_before, settings_after = _settings(context)
-    before = _side(context, settings_before, args.from_shipped)
-    after = _side(context, settings_after)
+    before, after = (_side(context, settings) for settings in (settings_before, settings_after))
     paths = list(map(Path, args.locks)) or ([LOCK_FILE] if LOCK_FILE.exists() else [])
     compared = len(paths) > 1 and any(map(is_environment, paths))
     locks = {} if compared else {path: read_lock(path) for path in paths}
-    title = _title(before, after, args.from_shipped)
+    title = _title(before, after)
     remark = ""
     match list(locks.items()):
         case [] if compared:
@@ -116,18 +117,10 @@ def execute(context: Context) -> int:
                 (_side_of_lock(other_lock, other_path, settings_after), other_lock),
             )
         case _:
-            holdings = list(
-                _locks(
-                    context,
-                    locks,
-                    (before, settings_before, args.from_shipped),
-                    (after, settings_after, None),
-                )
-            )
-            published = list(wheels(before, after, list(_records(args, after))))
-            changes = consequences(before, after, [*holdings, *published])
+            holdings = list(_locks(context, locks, (before, settings_before), (after, settings_after)))
+            changes = consequences(before, after, holdings)
             _warn_of_broken(context, holdings, changes)
-            remark = f"Locks checked: {len(holdings)}. Wheels checked: {len(published)}."
+            remark = f"Locks checked: {len(holdings)}."
             if before == after:
                 remark = "Both sides are the same. Name a change, such as --driver, --catalog or --from-date."
     breaks = any(change.effect == "breaks" for change in changes)
@@ -135,7 +128,7 @@ def execute(context: Context) -> int:
         console.document(
             DiffDocument(
                 status="breaks" if breaks else "ok",
-                before=_side_document(before, args.from_shipped),
+                before=_side_document(before),
                 after=_side_document(after),
                 consequences=changes,
             )
@@ -150,9 +143,8 @@ def execute(context: Context) -> int:
     return int(breaks)
 
 
-def _side_document(side: Side, shipped: Path | None = None) -> SideDocument:
-    request = side.request
-    return SideDocument(target=request.target, shipped=str(shipped or ""), catalogs=request.catalogs)
+def _side_document(side: Side) -> SideDocument:
+    return SideDocument(target=side.request.target, catalogs=side.request.catalogs)
 
 
 def _between_environments(context: Context, paths: Sequence[Path]) -> list[Consequence]:
@@ -213,9 +205,9 @@ def _settings(context: Context) -> tuple[Settings, Settings]:
     return before, after
 
 
-def _side(context: Context, settings: Settings, shipped: Path | None = None) -> Side:
+def _side(context: Context, settings: Settings) -> Side:
     """Return the facts and the table of a side; only distributions in the catalog are compared."""
-    catalog = with_inspected_image(load_catalog(settings, shipped), settings.base_image)
+    catalog = with_inspected_image(load_catalog(settings), settings.base_image)
     known = {*catalog.package, *ROW_COMPONENTS, *PAIRED_WITH_TORCH}
     requirements = [requirement for requirement in context.inputs.requirements if requirement.name in known]
     settings = replace(settings, requirements=["torch"], keep_installed=None)
@@ -230,8 +222,8 @@ def _side_of_lock(lock: Resolution, path: Path, settings: Settings) -> Side:
 def _locks(
     context: Context,
     locks: Mapping[Path, Resolution],
-    before: tuple[Side, Settings, Path | None],
-    after: tuple[Side, Settings, Path | None],
+    before: tuple[Side, Settings],
+    after: tuple[Side, Settings],
 ) -> Iterator[Holding]:
     """Yield the locks of the site, each with its own request on the targets of both sides."""
     target, other = before[0].request.target, after[0].request.target
@@ -242,12 +234,11 @@ def _locks(
             continue
         changed = {name for name in ("driver", "base_image") if getattr(target, name) or getattr(other, name)}
         sides = []
-        for side, settings, shipped in (before, after):
+        for side, settings in (before, after):
             overlays = [*overlays_of(lock, path), *settings.catalog]
             moved = {name: getattr(side.request.target, name) for name in (*changed, "date")}
             request = replace(lock.request, target=replace(lock.request.target, **moved))
-            settings_of_lock = replace(settings, catalog=overlays)
-            catalog = catalog_with_image_of(lock, path, settings_of_lock, shipped)
+            catalog = catalog_with_image_of(lock, path, replace(settings, catalog=overlays))
             sides.append(Side(with_inspected_image(catalog, settings.base_image), request))
         follows = {"kernel-driver"} | ({"base-image", "glibc"} if "base_image" in changed else set())
         picks = (pick for pick in lock.picks if pick.name not in follows and not pick.comes_with_image)
@@ -272,43 +263,12 @@ def _warn_of_broken(context: Context, holdings: Iterable[Holding], changes: Iter
             context.console.warning(f"{holding.name} is impossible on both sides: {why}.")
 
 
-def _records(args: argparse.Namespace, side: Side) -> Iterator[WheelRecord]:
-    """Yield the wheels of the index that were built for the backend and the GPU architectures."""
-    if not (args.index / "simple").is_dir():
-        if args.index is not INDEX_DIRECTORY:
-            raise not_an_index(args.index)
-        return
-    target = side.request.target
-    index = Index(args.index)
-    for project in index.projects():
-        for path in index.wheels(project):
-            _, version, _, tags = parse_wheel_filename(path.name)
-            made = built_for(str(version))
-            if made is None or made.backend != target.backend or not {*target.gfx} <= {*made.gfx}:
-                continue
-            pins = {"torch": f"=={made.torch}"} if made.torch else {}
-            pins |= {"rocm": f"=={made.rocm}.*"} if made.rocm else {}
-            pins |= _python_of(tags)
-            yield WheelRecord(path.name, project, version.public, pins)
-
-
-def _python_of(tags: Iterable[Tag]) -> dict[str, str]:
-    """Return the Python that a wheel requires; empty if the wheel works with any."""
-    for tag in tags:
-        if match := re.fullmatch(r"cp3(\d+)", tag.interpreter):
-            return {"python": f"{'>=' if tag.abi == 'abi3' else '=='}3.{match[1]}"}
-    return {}
-
-
-def _title(before: Side, after: Side, shipped: Path | None) -> str:
+def _title(before: Side, after: Side) -> str:
     pairs: dict[str, list[object]] = {
         "date": [side.request.target.date for side in (before, after)],
         "kernel driver": [_driver(side) for side in (before, after)],
         "base image": [side.request.target.base_image or "any" for side in (before, after)],
-        "facts": [
-            " + ".join((str(first or "shipped"), *side.request.catalogs))
-            for first, side in ((shipped, before), (None, after))
-        ],
+        "facts": [" + ".join(("shipped", *side.request.catalogs)) for side in (before, after)],
     }
     changed = [f"{what} {one} -> {other}" for what, (one, other) in pairs.items() if one != other]
     return "; ".join([title_of(after.request.target), *changed])

@@ -15,7 +15,7 @@ from builders.index import Index
 from builders.machine.host import glibc_version
 from builders.storage.files import sha256_of
 from matrix.building.locked import candidate_wheels, check_sources, wheels_of_lock
-from matrix.command_line.options import add_index, add_lock, add_target_options, output_path
+from matrix.command_line.options import add_catalog, add_index, add_lock, output_path
 from matrix.consumers import Consumer, consumer_names, load_consumer
 from matrix.consumers.shared.installation import (
     Installation,
@@ -26,7 +26,6 @@ from matrix.consumers.shared.installation import (
     pin,
     write_files,
 )
-from matrix.input.locking import same_target
 from matrix.input.request import host_glibc
 from matrix.show.render import sdists_text, shortened
 from resolver.errors import MatrixError, UsageError
@@ -92,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=output_path,
         help="the main file, or a directory for all files (default: print the main file)",
     )
-    add_target_options(parser, resolves=False)
+    add_catalog(parser)
 
 
 def execute(context: Context) -> int:
@@ -136,7 +135,6 @@ def emit(
     consumer = load_consumer(args.consumer)
     _check_options(args, consumer)
     lock = context.lock
-    same_target(lock, args, context.catalog_of_lock)
     folder = folder_of(args.output)
     main = consumer.file if args.output is None or args.output.is_dir() else args.output.name
     index = Index(args.index)

@@ -18,7 +18,7 @@ from builders.index import Index
 from builders.index_client.metadata import top_files
 from builders.pyproject import FILE, PyProject
 from builders.sources import FetchedItem, FetchResult, MissingItem, fetch_all, fetch_published
-from builders.storage.files import cache_root, link_or_copy
+from builders.storage.files import cache_root, link_or_copy, make_directories
 from builders.storage.io_errors import explain_io_errors
 from builders.wheels.wheel import DamagedError
 from matrix.api import package_indexes
@@ -207,15 +207,20 @@ def _fill_wheelhouse(
     paths = [Path(item.path) for item in result.sources]
     paths += [path for wheels in ours.values() for path in wheels]
     with explain_io_errors(folder, hint="Free some space, or choose another directory."):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_directories(folder)
         for path in paths:
             link_or_copy(path, folder / path.name)
         for wheel in (path for wheels in ours.values() for path in wheels):
-            project, version, *_ = wheel.name.split("-")
-            for other in folder.glob(f"{project}-{version}-*.whl"):
+            for other in other_builds(folder, wheel.name):
                 if other.name not in {path.name for path in paths}:
                     other.unlink()
     result.warnings += _wheelhouse_warnings(lock, ours, index)
+
+
+def other_builds(folder: Path, wheel: str) -> list[Path]:
+    """Return the wheels of the same labelled version in a directory."""
+    project, version, *_ = wheel.split("-")
+    return [path for path in folder.glob(f"{project}-{version}-*.whl") if path.name != wheel]
 
 
 def _wheelhouse_warnings(

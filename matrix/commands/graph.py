@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec.structs import asdict
 
-from matrix.command_line.options import add_lock, add_names, add_target_options, output_path
-from matrix.input.locking import names_target, same_target
+from matrix.command_line.options import add_format, add_lock, add_names
 from matrix.show.json_document import JsonDocument
-from matrix.show.render import PLAIN, counted
-from matrix.show.resolution_text import names_of_others, others_text, show_conflict
+from matrix.show.render import PLAIN, Screen, counted
+from matrix.show.resolution_text import names_of_others, others_text, title_of
+from resolver.answers.graph import PIP, build_graph, edges_of_graph, generations, pick_in, roots, with_needs
 from resolver.errors import UsageError, did_you_mean
-from resolver.model import Conflict, Edge, Target
-from resolver.requirements import parse_requirement
-from resolver.versions import allows, shorten
+from resolver.model import Edge, Target
+from resolver.requirements import normalize_name
+from resolver.texts import printable
+from resolver.versions import shorten
 
 if TYPE_CHECKING:
     import argparse
@@ -24,12 +25,17 @@ if TYPE_CHECKING:
     from networkx import DiGraph
 
     from matrix.command_line.context import Context
-    from matrix.show.console import Console
     from resolver.model import Resolution
 
 SUMMARY = "show the build graph: the run and build requirements of each distribution"
-EXAMPLE = "matrix graph --format svg -o graph.svg"
-FORMATS = ("text", "dot", "mermaid", "svg", "json")
+EXAMPLE = "matrix graph apex"
+
+
+_ORIGINS = {"build": "built", PIP: "left to pip"}
+"""Labels for origins that are not self-explanatory."""
+LINES = "├└│─╌"
+"""The characters from which the lines of the tree are drawn."""
+_ASCII = str.maketrans(LINES, "|`|-.")
 
 
 class GraphNode(msgspec.Struct, kw_only=True):
@@ -60,114 +66,40 @@ class GraphDocument(JsonDocument, kw_only=True):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    add_names(
-        parser,
-        "requirements",
-        metavar="REQ",
-        help="with a lock: show only these and their requirements (default: all); without: resolve these",
-    )
+    add_names(parser, "names", metavar="NAME", help="show only these and their requirements (default: all)")
     add_lock(parser)
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=output_path, help="where to write (default: stdout)"
-    )
-    parser.add_argument("--format", choices=FORMATS, default="text")
-    parser.add_argument(
-        "--build-tools",
-        action="store_true",
-        help="also show build requirements whose versions pip chooses; JSON always has them",
-    )
-    add_target_options(parser)
+    add_format(parser)
 
 
 def execute(context: Context) -> int:
     """Run the command."""
-    # networkx takes longer to import than everything else.
-    from matrix.show.drawing import LINES, draw_dot, draw_mermaid, draw_svg, draw_text, graph_title
-    from resolver.answers.graph import build_graph, with_needs
-
-    args, console = context.args, context.console
-    lock = _lock(context)
-    if lock is None:
-        return 1
+    console, lock = context.console, context.lock
     graph = build_graph(lock)
     requirements = [requirement.text for requirement in lock.request.requirements]
-    names: list[str] = []
-    if context.has_lock and (names := _required_names(graph, lock, context)):
-        graph, requirements = with_needs(graph, names), args.requirements
-    elif args.format != "json" and console.verbosity <= 0 and (others := names_of_others(lock)):
+    names = [normalize_name(name) for name in context.args.names]
+    for name in names:
+        if name not in graph:
+            msg = f"The graph of {context.lock_path} does not have {shorten(name)!r}."
+            raise UsageError(msg, hint=did_you_mean(name, sorted(graph)))
+    as_json = context.args.format == "json"
+    if names:
+        graph, requirements = with_needs(graph, names), names
+    elif not as_json and console.verbosity <= 0 and (others := names_of_others(lock)):
         graph = graph.subgraph(set(graph) - others)
         console.info(others_text(others))
-    if args.format != "json" and not args.build_tools:
-        graph = _without_build_tools(graph, names, console)
-    title = graph_title(lock)
-    match args.format:
-        case "json":
-            console.document(graph_document(graph, lock, requirements), args.output)
-            return 0
-        case "dot":
-            text = draw_dot(graph, title)
-        case "mermaid":
-            text = draw_mermaid(graph, title)
-        case "svg":
-            text = draw_svg(graph, title)
-        case _:
-            in_ascii = args.output is None and not console.can_print(LINES)
-            screen = console.out if args.output is None else PLAIN
-            text = draw_text(graph, title, screen, in_ascii=in_ascii)
-    console.result(text, args.output)
+    if as_json:
+        console.document(graph_document(graph, lock, requirements))
+        return 0
+    tools = {name for name in graph if pick_in(graph, name) is None} - set(names)
+    if tools and console.verbosity <= 0:
+        console.info(f"{counted(len(tools), 'build tool')} hidden; -v shows them.")
+        graph = graph.subgraph(set(graph) - tools)
+    console.data(draw_text(graph, graph_title(lock), console.out, in_ascii=not console.can_print(LINES)))
     return 0
-
-
-def _without_build_tools(graph: DiGraph[str], names: Sequence[str], console: Console) -> DiGraph[str]:
-    """Return the graph without distributions that pip chooses, except those that the user named."""
-    from matrix.show.drawing import build_tools
-
-    tools = build_tools(graph) - set(names)
-    if tools:
-        console.info(f"{counted(len(tools), 'build tool')} hidden; --build-tools shows them.")
-    part: DiGraph[str] = graph.subgraph(set(graph) - tools)
-    return part
-
-
-def _lock(context: Context) -> Resolution | None:
-    """Return the lock; without one, resolve the request. None if there is no resolution."""
-    args, console = context.args, context.console
-    if context.has_lock:
-        if names_target(args):
-            same_target(context.lock, args, context.catalog_of_lock)
-        return context.lock
-    answer = context.resolve()
-    if isinstance(answer, Conflict):
-        show_conflict(answer, context, args.lock)
-        return None
-    text = f"There is no {args.lock}, so the request was resolved for this graph only."
-    console.info(f"{text} `matrix resolve` writes a lock.")
-    for warning in answer.warnings:
-        console.warning(warning)
-    return answer
-
-
-def _required_names(graph: DiGraph[str], lock: Resolution, context: Context) -> list[str]:
-    names = []
-    path = context.lock_path
-    for requirement in map(parse_requirement, context.args.requirements):
-        name, version = requirement.name, lock.version_of(requirement.name)
-        if not version and name not in graph:
-            msg = f"The lock {path} does not have {shorten(name)!r}."
-            raise UsageError(msg, hint=did_you_mean(name, [*(pick.name for pick in lock.picks), *graph]))
-        if version and requirement.specifier is not None and not allows([requirement.specifier], version):
-            msg = f"You asked for {shorten(requirement.text)}, but {path} has {name} {version}."
-            raise UsageError(msg, hint="Resolve that request first, or name another file with --lock.")
-        if name in graph:
-            names.append(name)
-    return names
 
 
 def graph_document(graph: DiGraph[str], lock: Resolution, requirements: Sequence[str]) -> GraphDocument:
     """Return the JSON document of a build graph."""
-    from matrix.show.drawing import origin_in
-    from resolver.answers.graph import edges_of_graph, generations, pick_in
-
     groups = generations(graph)
     generation = {name: number for number, group in enumerate(groups, start=1) for name in group}
     nodes = []
@@ -189,3 +121,71 @@ def graph_document(graph: DiGraph[str], lock: Resolution, requirements: Sequence
         edges=[GraphEdge(**asdict(edge)) for edge in edges_of_graph(graph)],
         generations=[list(group) for group in groups],
     )
+
+
+def origin_in(graph: DiGraph[str], name: str) -> str:
+    """Return the origin of a distribution, or `PIP`."""
+    pick = pick_in(graph, name)
+    return pick.origin if pick else PIP
+
+
+def draw_text(graph: DiGraph[str], title: str, screen: Screen = PLAIN, *, in_ascii: bool = False) -> str:
+    """Return the graph as a tree. The requirements of each distribution are drawn only once."""
+    run, build = (line.translate(_ASCII) if in_ascii else line for line in ("──", "╌╌"))
+    groups = generations(graph)
+    parts = [screen.wrapped(printable(title)), ""]
+    if graph:
+        head = ["gen.", "distribution", "from", "needed to"]
+        tree = screen.table(list(_rows(graph, groups, in_ascii=in_ascii)), head, indent="")
+        parts += [tree, "", "Generations"]
+    else:
+        parts += ["pip installs nothing.", ""]
+    for number, group in enumerate(groups, start=1):
+        parts.append(screen.wrapped(f"  {number}. {', '.join(map(printable, group))}"))
+    if graph.edges:
+        legend = f"{run} needed to run   {build} needed only to build"
+        parts += ["", screen.wrapped(f"{legend}   undeclared: the source does not declare it")]
+    return "\n".join(parts).rstrip()
+
+
+def _rows(graph: DiGraph[str], groups: Sequence[Sequence[str]], *, in_ascii: bool) -> Iterator[list[str]]:
+    """Yield the lines of the tree, without recursion, because chains may be long."""
+    generation = {name: number for number, group in enumerate(groups, start=1) for name in group}
+    drawn: set[str] = set()
+    waiting: list[tuple[str, str, str, Sequence[Edge]]] = [
+        (name, "", "", ()) for name in reversed(roots(graph))
+    ]
+    while waiting:
+        name, branch, below, edges = waiting.pop()
+        pick, origin = pick_in(graph, name), origin_in(graph, name)
+        label = f"{name} {pick.pinned}" if pick else name
+        needed = sorted(graph[name])
+        again = " (see above)" if name in drawn and needed else ""
+        reasons = "; ".join(
+            edge.kind
+            + ("" if edge.declared else ", undeclared")
+            + (f" ({printable(edge.requirement)})" if edge.requirement not in {"", edge.object} else "")
+            for edge in sorted(edges, key=lambda edge: edge.kind == "build")
+        )
+        branch = branch.translate(_ASCII) if in_ascii else branch
+        yield [
+            str(generation[name]),
+            f"{branch}{printable(label)}{again}",
+            _ORIGINS.get(origin, origin),
+            reasons,
+        ]
+        if name in drawn:
+            continue
+        drawn.add(name)
+        for other in reversed(needed):
+            needs = graph.edges[name, other]["needs"]
+            corner, through = ("└", "    ") if other == needed[-1] else ("├", "│   ")
+            line = "──" if any(edge.kind == "run" for edge in needs) else "╌╌"
+            waiting.append((other, f"{below}{corner}{line} ", below + through, needs))
+
+
+def graph_title(lock: Resolution) -> str:
+    """Return the heading of a drawing: the target, ROCm and Python."""
+    components = [(word, lock.version_of(name)) for name, word in (("rocm", "ROCm"), ("python", "Python"))]
+    versions = [f"{word} {version}" for word, version in components if version]
+    return ", ".join([title_of(lock.target), *versions])

@@ -17,13 +17,10 @@ from builders.index import Index
 from builders.index.maintenance import (
     adopt,
     check,
-    misplaced,
     project_named,
     prunable,
     remove,
-    replaced,
     select,
-    unlisted,
     unyank,
     yank,
 )
@@ -47,7 +44,6 @@ EXAMPLES = {
     "list": "matrix index list apex --format json",
     "add": "matrix index add wheels/apex-1.9.0-cp312-cp312-manylinux_2_28_x86_64.whl",
     "check": EXAMPLE,
-    "refresh": "matrix index refresh --index /project/project_1/index",
     "remove": "matrix index remove apex==1.9.0+rocm6.4.torch2.9.1.gfx90a --dry-run",
     "prune": "matrix index prune --lock matrix.lock --older-than 90 --dry-run",
     "yank": "matrix index yank apex==1.9.0+rocm6.4.torch2.9.1.gfx90a --reason 'built for the wrong GPU'",
@@ -98,15 +94,6 @@ class IndexCheckDocument(JsonDocument, kw_only=True):
     findings: list[Finding]
 
 
-class RefreshDocument(JsonDocument, kw_only=True):
-    """The projects whose pages were rebuilt, and wheels that pages cannot list."""
-
-    status: Literal["ok", "errors"]
-    index: str
-    rebuilt: list[str]
-    findings: list[Finding]
-
-
 class RemoveDocument(JsonDocument, kw_only=True):
     """The files that were removed from an index."""
 
@@ -144,12 +131,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="remove the directories of unfinished builds, instead of wheels; --older-than counts from the "
         "last attempt",
     )
-    made["prune"].add_argument(
-        "--larger-than",
-        metavar="GIB",
-        type=_gib,
-        help="with --builds: remove the least recently used directories until this size is left",
-    )
     made["yank"].add_argument("what", nargs="+", metavar="WHEEL", help=_WHAT)
     made["yank"].add_argument("--reason", default="", help="the reason, in one sentence")
     made["yank"].add_argument("--undo", action="store_true", help="undo a yank")
@@ -157,7 +138,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         made[name].add_argument("--dry-run", action="store_true", help="print the list, but remove nothing")
     for name, subparser in made.items():
         add_index(subparser)
-        if name in {"list", "add", "check", "refresh", "remove", "prune"}:
+        if name in {"list", "add", "check", "remove", "prune"}:
             add_format(subparser)
 
 
@@ -166,7 +147,6 @@ _SUMMARIES = {
     "list": "list the wheels",
     "add": "audit wheels from elsewhere, and publish those without errors",
     "check": "check all wheels and pages against their records",
-    "refresh": "rebuild pages that do not match the files",
     "remove": "remove wheels",
     "prune": "remove wheels by lock and age, or directories of unfinished builds",
     "yank": "yank wheels: installers then use them only for an exact pin",
@@ -180,13 +160,6 @@ def _days(text: str) -> timedelta:
     raise argparse.ArgumentTypeError(f"{text!r} is not a number of days")
 
 
-def _gib(text: str) -> float:
-    with suppress(ValueError):
-        if 0 <= (size := float(text)) < math.inf:
-            return size
-    raise argparse.ArgumentTypeError(f"{text!r} is not a size in GiB")
-
-
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
@@ -198,7 +171,6 @@ def execute(context: Context) -> int:
         "list": _list,
         "add": _add,
         "check": _check,
-        "refresh": _refresh,
         "remove": _remove,
         "prune": _prune,
         "yank": _yank,
@@ -247,7 +219,7 @@ def _rows(index: Index, project: str) -> list[IndexedWheel]:
 
 def _state(row: IndexedWheel) -> str:
     if not row.listed:
-        return f"not on its page: run `matrix index {'refresh' if row.recorded else 'add'}`"
+        return f"not on its page: run `matrix index {'check --repair' if row.recorded else 'add'}`"
     if row.yanked is False:
         return ""
     return f"yanked: {row.yanked}" if isinstance(row.yanked, str) else "yanked"
@@ -336,32 +308,6 @@ def _print_damage(findings: list[Finding], console: Console) -> None:
         )
 
 
-def _refresh(index: Index, args: argparse.Namespace, console: Console) -> int:
-    with console.task("refresh the index"):
-        changed = index.refresh_all()
-        findings = [*misplaced(index), *replaced(index), *unlisted(index)]
-    if args.format == "json":
-        console.document(
-            RefreshDocument(
-                status="errors" if findings else "ok",
-                index=str(index.root),
-                rebuilt=changed,
-                findings=findings,
-            )
-        )
-        return int(bool(findings))
-    if changed:
-        console.answer(f"Rebuilt the pages of {', '.join(changed)}.")
-    else:
-        console.answer("No page was rebuilt." if findings else "All pages match the files.")
-    _print_damage(findings, console)
-    if findings:
-        console.info(
-            "A published wheel is never replaced. Repair the index with `matrix index check --repair`."
-        )
-    return int(bool(findings))
-
-
 def _remove(index: Index, args: argparse.Namespace, console: Console) -> int:
     return _take_out(index, [path for what in args.what for path in select(index, what)], args, console)
 
@@ -369,9 +315,6 @@ def _remove(index: Index, args: argparse.Namespace, console: Console) -> int:
 def _prune(index: Index, args: argparse.Namespace, console: Console) -> int:
     if args.builds:
         return _prune_builds(index, args, console)
-    if args.larger_than is not None:
-        msg = "--larger-than requires --builds."
-        raise UsageError(msg)
     if args.lock is None and args.older_than is None:
         msg = "prune requires --lock, --older-than or both, so that wheels still in use are kept."
         raise UsageError(
@@ -394,11 +337,8 @@ def _prune_builds(index: Index, args: argparse.Namespace, console: Console) -> i
     if args.lock is not None:
         msg = "--builds and --lock cannot be combined: a lock pins wheels."
         raise UsageError(msg)
-    largest = math.inf if args.larger_than is None else args.larger_than * 2**30
-    longest = 0.0 if args.larger_than is None else math.inf
-    if args.older_than is not None:
-        longest = args.older_than.total_seconds()
-    rows = prune(index, longest=longest, largest=largest, dry_run=args.dry_run)
+    longest = args.older_than.total_seconds() if args.older_than is not None else 0.0
+    rows = prune(index, longest=longest, largest=math.inf, dry_run=args.dry_run)
     names = [str(row.path.relative_to(index.root)) for row in rows]
     return _show_removed(index, names, sum(row.size for row in rows), args, console)
 

@@ -11,17 +11,17 @@ from builders.index import Index
 from builders.scheduling.batch import limits_of, needs_of, pack
 from matrix.building.planning import SHORT_KEY, contexts_of_locks, make_plan, tasks_of
 from matrix.command_line.options import (
+    add_base_image,
+    add_build_host_options,
+    add_catalog,
     add_format,
     add_index,
     add_limits,
     add_locks,
     add_names,
-    add_ops,
-    add_target_options,
-    add_wheel_options,
     output_path,
 )
-from matrix.input.locking import same_target
+from matrix.input.locking import same_image
 from matrix.input.request import check_names
 from matrix.show.render import PLAIN, Screen, duration
 from matrix.show.resolution_text import time_text
@@ -90,14 +90,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_names(parser, "names", metavar="NAME", help="plan only these, and their build requirements")
     add_locks(parser)
     add_index(parser)
-    add_wheel_options(parser)
-    add_ops(parser)
+    add_build_host_options(parser)
+    add_base_image(parser)
+    add_catalog(parser)
     add_limits(parser)
     add_format(parser, ("text", "json", "sbatch"))
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=output_path, help="where to write (default: stdout)"
     )
-    add_target_options(parser)
 
 
 def execute(context: Context) -> int:
@@ -108,7 +108,7 @@ def execute(context: Context) -> int:
     tasks = []
     for lock in contexts_of_locks(context):
         catalog = lock.catalog_of_lock
-        same_target(lock.lock, lock.args, catalog)
+        same_image(lock.lock, lock.args, catalog)
         tasks.append((lock, tasks_of(lock.lock, catalog, index, lock.args, names)))
     plan = make_plan(tasks, index)
     if args.format == "json":

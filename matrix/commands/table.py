@@ -14,7 +14,6 @@ from matrix.show.render import PLAIN
 from matrix.show.resolution_text import show_conflict
 from matrix.show.table_formats import answer_of, to_csv, to_json, to_summary, to_text
 from resolver.answers.table import Table, TableRow
-from resolver.errors import UsageError
 from resolver.model import Conflict
 
 if TYPE_CHECKING:
@@ -46,36 +45,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="as text, every torch, Python and base image (default: the newest torch of each ROCm)",
     )
-    parser.add_argument(
-        "--all-rows",
-        action="store_true",
-        help="list everything, and every combination of torch and Python that does not work, with the reason",
-    )
-    parser.add_argument(
-        "--together", action="store_true", help="add a column in which all others are resolved together"
-    )
-    parser.add_argument(
-        "--reasons",
-        action="store_true",
-        help="in JSON and HTML, add all facts that cause each refusal (takes minutes for a large table)",
-    )
     add_target_options(parser)
 
 
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
-    if args.reasons and args.format not in {"json", "html"}:
-        msg = f"--reasons requires --format json or html, not {args.format}."
-        hint = "For one cell, run `matrix resolve` with its torch, Python and base image."
-        raise UsageError(msg, hint=hint)
     if not context.settings.has_requirements:
         context = context.with_settings(requirements=["torch"])
     if context.settings.keep_installed:
         console.warning("A table ignores --keep-installed: each cell is resolved for an empty environment.")
         context = context.with_settings(keep_installed=None)
-    table = Table(context.catalog_with_image, context.request(), together=args.together)
-    rows = table.rows_or_conflict(refused_too=args.all_rows)
+    table = Table(context.catalog_with_image, context.request())
+    rows = table.rows_or_conflict()
     if isinstance(rows, Conflict):
         show_conflict(rows, context)
         return 1
@@ -89,7 +71,7 @@ def execute(context: Context) -> int:
         ):
             file.writelines(pieces)
         console.info(f"Wrote {args.output}")
-    if args.format == "table" and (args.all or args.all_rows):
+    if args.format == "table" and args.all:
         console.info("\nA dash followed by a name: no version works, because of facts about that component.")
     elif args.format == "table":
         console.info("\nThis is the newest torch of each ROCm. Everything: `matrix table --all`")
@@ -99,17 +81,16 @@ def execute(context: Context) -> int:
 def _pieces(
     table: Table, rows: Iterable[TableRow], args: argparse.Namespace, console: Console
 ) -> Iterator[str]:
-    core = table.core if args.reasons else None
     if args.format == "csv":
         return to_csv(table, rows)
     if args.format == "json":
-        return to_json(table, rows, core, warnings=console.warnings)
+        return to_json(table, rows, warnings=console.warnings)
     if args.format == "html":
-        return iter([render_page(table_report(table, rows, core))])
+        return iter([render_page(table_report(table, rows))])
     screen = console.out if args.output is None else PLAIN
     rows = list(rows)
     answer = screen.styled("bold", screen.wrapped(answer_of(table, rows)))
-    write = to_text if args.all or args.all_rows else to_summary
+    write = to_text if args.all else to_summary
     return chain([f"{answer}\n"], write(table, rows, screen))
 
 

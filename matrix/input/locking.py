@@ -33,30 +33,27 @@ EVERYTHING = ""
 _TARGET_OPTIONS = ("site", "date", "backend", "gfx", "driver", "rocm", "python", "base_image")
 
 
-def catalog_of(lock: Resolution, path: Path, settings: Settings, shipped: Path | None = None) -> Catalog:
+def catalog_of(lock: Resolution, path: Path, settings: Settings) -> Catalog:
     """Load the catalog with the overlays of the settings, else those of a lock.
 
-    They are beside the lock or in the working directory. With `shipped`, the catalog that another version of
-    matrix ships is loaded. Releases of the lock that it lacks are added, with the facts of the nearest older
-    release.
+    They are beside the lock or in the working directory. Releases of the lock that it lacks are added, with
+    the facts of the nearest older release.
     """
     site = settings.site
     if lock.request.site_file and not site_file(settings.site):
         site = _overlay(lock.request.site_file, path)
     catalogs = settings.catalog or overlays_of(lock, path)
-    return with_releases_of(load_catalog(replace(settings, site=site, catalog=catalogs), shipped), lock)
+    return with_releases_of(load_catalog(replace(settings, site=site, catalog=catalogs)), lock)
 
 
-def catalog_with_image_of(
-    lock: Resolution, path: Path, settings: Settings, shipped: Path | None = None
-) -> Catalog:
+def catalog_with_image_of(lock: Resolution, path: Path, settings: Settings) -> Catalog:
     """Return `catalog_of` with the content of the lock's base image, if a file; see `with_inspected_image`.
 
     The image is not started, because the lock and the image may be a stranger's.
     """
     from builders.containers.inspection import with_inspected_image
 
-    catalog, image = catalog_of(lock, path, settings, shipped), lock.image
+    catalog, image = catalog_of(lock, path, settings), lock.image
     if image and lock.request.target.base_image and image.path.startswith("/"):
         catalog = with_inspected_image(catalog, image.path, image.name, start=False)
     return catalog

@@ -187,9 +187,9 @@ def overlays(settings: Settings) -> list[Path]:
     return [*paths, *map(Path, settings.catalog)]
 
 
-def load_catalog(settings: Settings, shipped: Path | None = None) -> Catalog:
-    """Load the shipped catalog (with `shipped`, that of another version of matrix) and the overlays."""
+def load_catalog(settings: Settings) -> Catalog:
+    """Load the shipped catalog and the overlays."""
     cache = cache_root() / "catalog"
     with suppress(OSError):  # without a cache it only takes longer
         make_directories(cache)  # with the modes of a shared directory
-    return facts.load(overlays(settings), shipped=shipped, cache=cache)
+    return facts.load(overlays(settings), cache=cache)

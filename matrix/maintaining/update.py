@@ -7,11 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.storage.files import cache_root
-from matrix.input.inputs import Inputs
-from matrix.input.request import make_request
-from matrix.input.settings import Settings
 from matrix.maintaining import CatalogUpdate, git_tags, pypi, rocm, sites
-from resolver.consequences import Side
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
 from resolver.facts.catalog_files import kind_of
 
@@ -84,12 +80,6 @@ def fetch_update(
             msg, hint="Check the network, or try again later. [mirrors] in matrix.toml maps URLs to a mirror."
         )
     return update
-
-
-def side_at(site: str, catalog: Catalog, today: date) -> Side:
-    """Return a catalog with a request for torch at a site."""
-    settings = Settings(site=site, requirements=["torch"])
-    return Side(catalog, make_request(settings, catalog, today, Inputs()))
 
 
 def leave_own_rows(update: CatalogUpdate, path: Path) -> None:

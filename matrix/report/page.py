@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from matrix.command_line.arguments import request_arguments
-from matrix.show.table_formats import NO_IMAGE, REFUSED_ROWS
+from matrix.show.table_formats import NO_IMAGE
 from resolver.errors import EnvironmentLacksError
 from resolver.versions import labelled, wheel_label
 
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
     from builders.index import Index
     from matrix.show.json_document import ConflictDocument
-    from matrix.show.table_formats import Core
-    from resolver.answers.table import Cell, Column, Table, TableRow
-    from resolver.model import CoreItem, Distribution, Request
+    from resolver.answers.table import Cell, Table, TableRow
+    from resolver.model import Distribution, Request
 
 
 _FOLDER = Path(__file__).parent
@@ -52,19 +51,11 @@ class ReportPage(msgspec.Struct, frozen=True, kw_only=True):
     """From `TableData`."""
     graph: dict[str, Any] | None = None
     """From `matrix.commands.report.graph_data`."""
-    drawing: str = ""
-    """The element `svg` of `matrix.show.drawing.draw_svg`."""
-    drawing_error: str = ""
-    """The reason why `drawing` is empty."""
-    timeline: Sequence[dict[str, Any]] = ()
-    """From `matrix.commands.report.timeline`."""
+    builds: Sequence[dict[str, Any]] = ()
+    """The records of builds."""
     wheels: Sequence[dict[str, Any]] = ()
     """From `matrix.commands.report.wheels`."""
-    conflicts: Sequence[ConflictDocument] = ()
-    checks: Sequence[msgspec.Struct] = ()
-    """Judgements of `matrix check`."""
-    changes: Sequence[dict[str, Any]] = ()
-    """Output of `matrix diff`, with its consequences by effect."""
+    conflict: ConflictDocument | None = None
     absent: Sequence[tuple[str, str]] = ()
     """The sections without data, each with the command that provides the data."""
 
@@ -86,7 +77,6 @@ def render_page(report: ReportPage) -> str:
     scripts = [text.encode("ascii", "backslashreplace").decode() for text in (*libraries, own)]
     page = environment.get_template("report.html.j2").render(
         report=report,
-        drawing=Markup(report.drawing),  # noqa: S704  escaped by Graphviz
         styles=[Markup(style) for style in _styles(report)],  # noqa: S704  files of the package
         scripts=[Markup(script) for script in scripts],  # noqa: S704
         hashes=" ".join(f"'sha256-{_digest(script)}'" for script in scripts),
@@ -179,19 +169,16 @@ def wheels_of(index: Index) -> Mapping[tuple[str, str], frozenset[str]]:
 class TableData:
     """Collect the rows of a table as data of the page: every text once, and cells that refer to it.
 
-    Without `core`, which returns the whole reason for a refusal, the page only names the components. `wheels`
-    are those of an index, from `wheels_of`. The row with the versions in `locked`, by name, is marked.
+    `wheels` are those of an index, from `wheels_of`. The row with the versions in `locked` is marked.
     """
 
     def __init__(
         self,
         table: Table,
-        core: Core | None = None,
         wheels: Mapping[tuple[str, str], frozenset[str]] | None = None,
         locked: Mapping[str, str] | None = None,
     ) -> None:
         self._table = table
-        self._core = core
         self._wheels = wheels or {}
         self._locked = locked or {}
         self._facts: _Pool = {}
@@ -221,9 +208,7 @@ class TableData:
         }
 
     def _is_locked(self, row: TableRow) -> bool:
-        if row.verdict is None or (row.torch, row.python) != tuple(
-            map(self._locked.get, ("torch", "python"))
-        ):
+        if (row.torch, row.python) != tuple(map(self._locked.get, ("torch", "python"))):
             return False
         image = self._locked.get("base-image")
         return image in row.images if image else not row.images
@@ -238,55 +223,33 @@ class TableData:
                 "risk": row.verdict == "at-own-risk",
             },
         )
-        if row.verdict is None:
-            refusal = self._refusal(row.refused, self._core(row, None) if self._core else [])
-            cells = [refusal] * len(self._table.columns)
-        else:
-            cells = [self._cell(row, row.cells[column.name], column) for column in self._table.columns]
+        cells = [self._cell(row, row.cells[column.name]) for column in self._table.columns]
         return [group, row.torch, row.python, *cells]
 
     def _heading(self, row: TableRow) -> str:
-        if row.verdict is None:
-            return REFUSED_ROWS
         if self._table.request.target.backend == "cpu":
             return "CPU"
         return f"ROCm {row.rocm}" + ("" if row.images else NO_IMAGE)
 
-    def _cell(self, row: TableRow, cell: Cell, column: Column) -> int:
-        if not cell.picks:
-            return self._refusal(cell.refused, self._core(row, column) if self._core else [])
-        states = [self._state(row, pick) for pick in cell.picks]
-        key = tuple(
-            (pick.name, pick.key, pick.origin, pick.support, state, tuple(fact.text for fact in pick.facts))
-            for pick, state in zip(cell.picks, states, strict=True)
-        )
+    def _cell(self, row: TableRow, cell: Cell) -> int:
+        pick = cell.pick
+        if pick is None:
+            return _number(self._cells, cell.refused, {"text": cell.refused, "state": "impossible"})
+        state = self._state(row, pick)
+        facts = [self._fact(fact.text, fact.status, fact.source, fact.note) for fact in pick.facts]
         document = {
+            "name": pick.name,
             "text": cell.version,
-            "state": min(states, key=("buildable", "built", "published", "present").index),
-            "support": cell.weakest[0].support,
-            "picks": [
-                {
-                    "name": pick.name,
-                    "version": pick.key,
-                    "state": state,
-                    "support": pick.support,
-                    "risk": pick.verdict == "at-own-risk",
-                    "facts": [
-                        self._fact(fact.text, fact.status, fact.source, fact.note) for fact in pick.facts
-                    ],
-                }
-                for pick, state in zip(cell.picks, states, strict=True)
-            ],
+            "state": state,
+            "support": pick.support,
+            "risk": pick.verdict == "at-own-risk",
+            "facts": facts,
         }
+        key = (pick.name, pick.key, pick.origin, pick.support, state, tuple(fact.text for fact in pick.facts))
         return _number(self._cells, key, document)
 
     def _fact(self, *texts: str) -> int:
         return _number(self._facts, texts, list(texts))
-
-    def _refusal(self, reason: str, core: Iterable[CoreItem]) -> int:
-        numbers = [self._fact(item.text, item.kind, item.source, "") for item in core]
-        document = {"text": reason, "state": "impossible", "core": numbers}
-        return _number(self._cells, (reason, *numbers), document)
 
     def _state(self, row: TableRow, pick: Distribution) -> str:
         if pick.origin in {"base-image", "preinstalled"}:
@@ -306,13 +269,13 @@ def _number(pool: _Pool, key: Hashable, value: object) -> int:
     return pool.setdefault(key, (len(pool), value))[0]
 
 
-def table_report(table: Table, rows: Iterable[TableRow], core: Core | None = None) -> ReportPage:
+def table_report(table: Table, rows: Iterable[TableRow]) -> ReportPage:
     """Return a page with only the table."""
     target = table.request.target
     return ReportPage(
         title=f"Compatible versions: {target.site} on {target.date}",
         subtitle=subtitle_of(table),
-        table=TableData(table, core).collect(rows),
+        table=TableData(table).collect(rows),
     )
 
 

@@ -26,7 +26,6 @@ HEADINGS = {
 """By effect, in the order in which they are printed."""
 _NOUNS: dict[str, str] = {
     "lock": "lock",
-    "wheel": "wheel",
     "default": "default version",
     "base-image": "base image",
     "torch": "torch version",

@@ -7,28 +7,23 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
 
 from matrix.show.json_document import JsonDocument
 from matrix.show.resolution_text import title_of
 from resolver.answers.table import Cell
 from resolver.facts.schema import Status
-from resolver.model import CoreItem, Origin, Target
+from resolver.model import Origin, Target, Verdict
 from resolver.versions import minor, newest_first, sort_key
 
 if TYPE_CHECKING:
     from matrix.show.render import Screen
     from resolver.answers.table import Column, Table, TableRow
-    from resolver.model import Distribution
-
-    Core = Callable[[TableRow, Column | None], list[CoreItem]]
-    """Returns the whole reason why a cell, or a row, is refused."""
 
 ROW_KEYS = ("base_image", "rocm", "torch", "python", "verdict")
 _RISK, _REFUSED = "yellow", "dim"
@@ -37,19 +32,16 @@ _MIN_WIDTH = len("- base-image")
 _GAP = "  "
 _ROCM_LABEL = re.compile(r"\+rocm[\d.]+(?![\w.])")
 NO_IMAGE = ", no base image works: published wheels only"
-REFUSED_ROWS = "Does not work at this site"
 
 
 class CellDocument(msgspec.Struct, kw_only=True):
-    """A cell: a version, or the versions of a combination, or the reason why no version works."""
+    """A cell: a version, or the reason why no version works."""
 
     version: str | UnsetType = UNSET
     variant: str | UnsetType = UNSET
     origin: Origin | UnsetType = UNSET
     support: Status | UnsetType = UNSET
-    picks: dict[str, CellDocument] | UnsetType = UNSET
     refused: str | UnsetType = UNSET
-    core: list[CoreItem] | UnsetType = UNSET
 
 
 class RowDocument(msgspec.Struct, kw_only=True):
@@ -59,10 +51,8 @@ class RowDocument(msgspec.Struct, kw_only=True):
     rocm: str
     torch: str
     python: str
-    verdict: Literal["supported", "at-own-risk", "refused"]
-    cells: dict[str, CellDocument] | UnsetType = UNSET
-    refused: str | UnsetType = UNSET
-    core: list[CoreItem] | UnsetType = UNSET
+    verdict: Verdict
+    cells: dict[str, CellDocument]
 
 
 class TableDocument(JsonDocument, kw_only=True):
@@ -75,31 +65,29 @@ class TableDocument(JsonDocument, kw_only=True):
     rows: list[RowDocument]
 
 
-def answer_of(table: Table, rows: Iterable[TableRow]) -> str:
+def answer_of(table: Table, rows: Sequence[TableRow]) -> str:
     """Return a sentence with the numbers of torch versions that work, and that work with every package."""
     columns = [column for column in table.columns if not table.refused_everywhere(column)]
-    working = [row for row in rows if row.verdict]
-    complete = [row for row in working if all(row.cells[column.name].picks for column in columns)]
-    torches, full = ({row.torch for row in group} for group in (working, complete))
+    complete = [row for row in rows if all(row.cells[column.name].pick for column in columns)]
+    torches, full = ({row.torch for row in group} for group in (rows, complete))
     plural = "s work" if len(torches) > 1 else " works"
     answer = f"{len(torches)} torch version{plural} at {table.request.target.site}"
     if not full and len(columns) > 1:
-        most = max((sum(bool(cell.picks) for cell in row.cells.values()) for row in working), default=0)
+        most = max((sum(bool(cell.pick) for cell in row.cells.values()) for row in rows), default=0)
         some = f"at most {most} of {len(columns)} packages work with one of them"
         return f"{answer}. None has every package; {some}."
     what = columns[0].name if len(columns) == 1 else "every package below"
     return f"{answer}, {len(full)} with {what}." if columns else f"{answer}."
 
 
-def to_summary(table: Table, rows: Iterable[TableRow], screen: Screen) -> Iterator[str]:
+def to_summary(table: Table, rows: Sequence[TableRow], screen: Screen) -> Iterator[str]:
     """Yield a table with one column for each ROCm line: its newest torch, and a line for each package.
 
     Each column is one row of the whole table, with the Pythons that have the same versions.
     """
-    working = [row for row in rows if row.verdict]
     yield f"{title_of(table.request.target)}\n"
     chosen: dict[str, TableRow] = {}
-    for row in sorted(working, key=_rank, reverse=True):
+    for row in sorted(rows, key=_rank, reverse=True):
         chosen.setdefault(minor(row.rocm) if row.rocm else "", row)
     usable = {
         line: row for line, row in chosen.items() if row.images and row.verdict == "supported"
@@ -117,7 +105,7 @@ def to_summary(table: Table, rows: Iterable[TableRow], screen: Screen) -> Iterat
     lines = [
         ["ROCm", *(row.rocm or "-" for row in chosen.values())],
         ["torch", *(_short(row.torch) for row in chosen.values())],
-        ["python", *(_pythons(row, working) for row in chosen.values())],
+        ["python", *(_pythons(row, rows) for row in chosen.values())],
         *([name, *texts] for name, texts in shown.items() if name not in missing),
     ]
     if any(row.verdict == "at-own-risk" for row in chosen.values()):
@@ -131,7 +119,7 @@ def to_summary(table: Table, rows: Iterable[TableRow], screen: Screen) -> Iterat
 
 
 def _rank(row: TableRow) -> tuple[object, ...]:
-    available = sum(bool(cell.picks) for cell in row.cells.values())
+    available = sum(bool(cell.pick) for cell in row.cells.values())
     return (
         sort_key(row.torch),
         row.verdict == "supported",
@@ -175,23 +163,17 @@ def to_text(table: Table, rows: Sequence[TableRow], screen: Screen) -> Iterator[
         yield screen.wrapped(f"Not available in any row: {listed}") + "\n"
     columns = [column for column in table.columns if not refused[column.name]]
     groups = [list(same) for _, same in groupby(rows, key=lambda row: (row.images, row.rocm, row.verdict))]
-    grids = [_wide(columns, group) if group[0].verdict else _refused(group) for group in groups]
+    grids = [_wide(columns, group) for group in groups]
     room = math.inf if screen.width is None else screen.width
-    is_wide = all(
-        _length(grid) <= room for grid, group in zip(grids, groups, strict=True) if group[0].verdict
-    )
+    is_wide = all(_length(grid) <= room for grid in grids)
     for group, grid in zip(groups, grids, strict=True):
         yield from _heading(group[0], screen, is_cpu=target.backend == "cpu")
-        if is_wide or group[0].verdict is None:
+        if is_wide:
             yield _aligned(grid, screen)
             continue
         for _, of_torch in groupby(group, key=lambda row: row.torch):
             for block in _fold(_turned(columns, list(of_torch)), room):
                 yield "\n" + _aligned(block, screen)
-
-
-def _refused(rows: Sequence[TableRow]) -> list[list[str]]:
-    return [["torch", "python", ""], *([row.torch, row.python, f"- {row.refused}"] for row in rows)]
 
 
 def _wide(columns: Sequence[Column], rows: Sequence[TableRow]) -> list[list[str]]:
@@ -205,16 +187,10 @@ def _wide(columns: Sequence[Column], rows: Sequence[TableRow]) -> list[list[str]
 
 def _turned(columns: Sequence[Column], rows: Sequence[TableRow]) -> list[list[str]]:
     """Return the texts of the rows of a torch, with a line for each package."""
-    packages = [(column, name) for column in columns for name in column.packages]
-    names = [f"{'' if len(column.packages) == 1 else 'together: '}{name}" for column, name in packages]
-    texts = [[f"torch {rows[0].torch}", *(f"  {name}" for name in names)]]
-    for row in rows:
-        cells = [row.cells[column.name] for column, _ in packages]
-        picks = [
-            Cell(tuple(pick for pick in cell.picks if pick.name == name), cell.refused)
-            for cell, (_, name) in zip(cells, packages, strict=True)
-        ]
-        texts.append([f"python {row.python}", *_texts(picks)])
+    texts = [
+        [f"torch {rows[0].torch}", *(f"  {column.name}" for column in columns)],
+        *([f"python {row.python}", *_texts([row.cells[column.name] for column in columns])] for row in rows),
+    ]
     return list(map(list, zip(*texts, strict=True)))
 
 
@@ -259,9 +235,7 @@ def _heading(row: TableRow, screen: Screen, *, is_cpu: bool) -> Iterator[str]:
     yield "\n"
     text = f"ROCm {row.rocm}" if row.rocm else ""
     text += "" if row.images or is_cpu else NO_IMAGE
-    if row.verdict is None:
-        yield f"{REFUSED_ROWS}\n"
-    elif row.verdict == "at-own-risk":
+    if row.verdict == "at-own-risk":
         yield screen.styled(_RISK, f"{text}, at your own risk") + "\n"
     elif text:
         yield f"{text}\n"
@@ -273,10 +247,9 @@ def to_csv(table: Table, rows: Iterable[TableRow]) -> Iterator[str]:
     """Yield the table as CSV: one line for each image, an empty cell if no version fits."""
     yield _csv_line([*ROW_KEYS, *(column.name for column in table.columns)])
     for row in rows:
-        verdict = row.verdict or f"refused: {row.refused}"
-        cells = [row.cells[column.name].version if row.cells else "" for column in table.columns]
+        cells = [row.cells[column.name].version for column in table.columns]
         for image in row.images or ("",):
-            yield _csv_line([image, row.rocm, row.torch, row.python, verdict, *cells])
+            yield _csv_line([image, row.rocm, row.torch, row.python, row.verdict, *cells])
 
 
 def _csv_line(values: list[str]) -> str:
@@ -285,10 +258,8 @@ def _csv_line(values: list[str]) -> str:
     return text.getvalue()
 
 
-def to_json(
-    table: Table, rows: Iterable[TableRow], core: Core | None = None, *, warnings: Sequence[str] = ()
-) -> Iterator[str]:
-    """Yield the table as one JSON document, one row per line; without `core`, refusals name components."""
+def to_json(table: Table, rows: Iterable[TableRow], *, warnings: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the table as one JSON document, one row per line."""
     document = TableDocument(
         warnings=list(warnings),
         target=table.request.target,
@@ -299,9 +270,18 @@ def to_json(
     yield _json(document).removesuffix("]}") + "\n"
     separator = ""
     for row in rows:
-        row_document = _row_document(table, row, core)
+        cells = {column.name: _cell_document(row.cells[column.name]) for column in table.columns}
         for image in row.images or ("",):
-            yield separator + _json(replace(row_document, base_image=image))
+            yield separator + _json(
+                RowDocument(
+                    base_image=image,
+                    rocm=row.rocm,
+                    torch=row.torch,
+                    python=row.python,
+                    verdict=row.verdict,
+                    cells=cells,
+                )
+            )
             separator = ",\n"
     yield "\n]}\n"
 
@@ -310,27 +290,8 @@ def _json(document: msgspec.Struct) -> str:
     return json.dumps(msgspec.to_builtins(document))
 
 
-def _row_document(table: Table, row: TableRow, core: Core | None) -> RowDocument:
-    document = RowDocument(
-        base_image="", rocm=row.rocm, torch=row.torch, python=row.python, verdict=row.verdict or "refused"
-    )
-    if row.verdict is None:
-        document.refused = row.refused
-        document.core = core(row, None) if core else UNSET
-        return document
-    document.cells = {}
-    for column in table.columns:
-        cell = row.cells[column.name]
-        if not cell.picks:
-            reasons = core(row, column) if core else UNSET
-            document.cells[column.name] = CellDocument(refused=cell.refused, core=reasons)
-        elif len(column.packages) == 1:
-            document.cells[column.name] = _pick_document(cell.picks[0])
-        else:
-            picks = {pick.name: _pick_document(pick) for pick in cell.picks}
-            document.cells[column.name] = CellDocument(picks=picks)
-    return document
-
-
-def _pick_document(pick: Distribution) -> CellDocument:
+def _cell_document(cell: Cell) -> CellDocument:
+    pick = cell.pick
+    if pick is None:
+        return CellDocument(refused=cell.refused)
     return CellDocument(version=pick.version, variant=pick.variant, origin=pick.origin, support=pick.support)

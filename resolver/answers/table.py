@@ -1,9 +1,10 @@
 """The feasible matrix: for each base image, torch and Python the best version of each package.
 
-Every cell answers its own request (`request_of_cell`). The cells are not resolved one by one: the problem
-of all columns is compiled once, each column gets the subproblem that concerns it, and a row narrows the
-arc consistent domains of each column: image, then torch, then Python. Base images that no fact distinguishes
-share a row. A torch that works with no base image of the site gets rows without an image.
+Every cell answers its own request: its package with the torch, the Python and the image of its row. The cells
+are not resolved one by one: the problem of all columns is compiled once, each column gets the subproblem that
+concerns it, and a row narrows the arc consistent domains of each column: image, then torch, then Python. Base
+images that no fact distinguishes share a row. A torch that works with no base image of the site gets rows
+without an image.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from resolver.answers.explain import core_items
 from resolver.answers.proven import first_proven, is_at_risk, ranked_sets
 from resolver.answers.resolution import pick_of
 from resolver.answers.resolve import resolve
@@ -27,22 +27,18 @@ from resolver.errors import TooLargeError, UsageError
 from resolver.facts.catalog import recipe_for
 from resolver.facts.schema import PLATFORM
 from resolver.model import (
-    STATUS_RANK,
     Conflict,
-    CoreItem,
     Distribution,
-    Fact,
     Request,
     Requirement,
     Verdict,
 )
 from resolver.solving.session import Narrowed, Session, Solution
-from resolver.versions import minor, parse_specifier
+from resolver.versions import minor
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend, ProvenSet
-    from resolver.model import Candidate
 
 ROW_COMPONENTS = (*PLATFORM, "torch")
 """Components that limit rows; every other component is a column."""
@@ -56,34 +52,23 @@ _ANY_IMAGE = Requirement("base-image", None, "base-image")
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A package, or several packages that are resolved together."""
+    """A package, with everything that the request requires of it."""
 
     name: str
     requirements: tuple[Requirement, ...]
 
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """The packages, each once."""
-        return tuple(dict.fromkeys(requirement.name for requirement in self.requirements))
-
 
 class Cell(msgspec.Struct, frozen=True):
-    """A pick for each package of a column, or the reason why there is none."""
+    """The pick of a column, or the reason why there is none."""
 
-    picks: tuple[Distribution, ...] = ()
+    pick: Distribution | None = None
     refused: str = ""
     """Names of the components whose facts exclude every version; see `COMBINATION`, `UNDECIDED`."""
 
     @property
     def version(self) -> str:
-        """Version and variant of each pick; empty if refused."""
-        return " + ".join(pick.key for pick in self.picks)
-
-    @property
-    def weakest(self) -> tuple[Distribution, Fact]:
-        """The pick with the weakest support, and its weakest fact."""
-        pick = min(self.picks, key=lambda pick: STATUS_RANK[pick.support])
-        return pick, pick.weakest
+        """Version and variant; empty if refused."""
+        return self.pick.key if self.pick else ""
 
 
 class TableRow(msgspec.Struct, frozen=True):
@@ -95,22 +80,19 @@ class TableRow(msgspec.Struct, frozen=True):
     """Release in the image; without an image the line of the torch wheel; empty for the CPU backend."""
     torch: str
     python: str
-    verdict: Verdict | None
-    """None if the row itself is refused."""
-    cells: Mapping[str, Cell] = {}
-    """By name of the column; empty if the row itself is refused."""
-    refused: str = ""
-    """The reason, as in `Cell`."""
+    verdict: Verdict
+    cells: Mapping[str, Cell]
+    """By name of the column."""
 
 
 class Table:
     """The feasible matrix of a target.
 
     Requirements of platform components and torch limit the rows, all others are the columns, by default every
-    package that is available for the backend. With `together`, one more column resolves all others together.
+    package that is available for the backend.
     """
 
-    def __init__(self, catalog: Catalog, request: Request, *, together: bool = False) -> None:
+    def __init__(self, catalog: Catalog, request: Request) -> None:
         self.catalog = catalog
         self.limits = tuple(
             requirement for requirement in request.requirements if requirement.name in ROW_COMPONENTS
@@ -129,46 +111,33 @@ class Table:
             Column(name, tuple(requirement for requirement in requirements if requirement.name == name))
             for name in packages
         ]
-        if together and len(self.columns) > 1:
-            self.columns.append(Column("+".join(packages), tuple(requirements)))
         self.request = replace(request, requirements=self.limits)
         everything = replace(request, requirements=(*_TORCH_AND_PYTHON, *self.limits, *requirements))
         self._problem = compile_problem(catalog, everything)
 
-    def rows(self, *, refused_too: bool = False, reasons: bool = True) -> Iterator[TableRow]:
+    def rows(self, *, reasons: bool = True) -> Iterator[TableRow]:
         """Yield the rows as they are computed: the newest ROCm first, rows at your own risk last.
 
-        With `refused_too`, rows with the reason follow for every torch and Python that has no other row. To
-        find the `reasons` of empty cells takes a quarter of the time.
+        To find the `reasons` of empty cells takes a quarter of the time.
         """
         placed: set[tuple[str, str]] = set()
         for images in self._images():
             for row in self._rows_of(images, placed, reasons=reasons):
                 placed.add((row.torch, row.python))
                 yield row
-        if refused_too:
-            yield from self._refused_rows(placed)
 
-    def rows_or_conflict(self, *, refused_too: bool = False) -> Iterator[TableRow] | Conflict:
+    def rows_or_conflict(self) -> Iterator[TableRow] | Conflict:
         """Return the rows, or the conflict if there are none."""
-        rows = self.rows(refused_too=refused_too)
+        rows = self.rows()
         first = next(rows, None)
-        if first is None and isinstance(answer := resolve(self.catalog, self.request_of_rows()), Conflict):
+        if first is None and isinstance(answer := resolve(self.catalog, self._request_of_rows()), Conflict):
             return answer
         return chain([first] if first else [], rows)
 
-    def possible(self, column: Column) -> list[list[str]]:
-        """Return the versions that some row may have of each package of a column, without computing a row."""
-        part = self._column_parts[self.columns.index(column)]
-        return [
-            [candidate.key for candidate in part.candidates(part.start, name)] for name in column.packages
-        ]
-
     def refused_everywhere(self, column: Column) -> str:
         """Return the reason why no row has a version of a column; empty if a row may have one."""
-        if all(self.possible(column)):
-            return ""
-        return self._column_parts[self.columns.index(column)].why_refused({})
+        part = self._column_parts[self.columns.index(column)]
+        return "" if part.versions(part.start, column.name) else part.reason({})
 
     @cached_property
     def driver(self) -> str:
@@ -176,45 +145,37 @@ class Table:
         versions = self._row_part.versions(self._row_part.start, "kernel-driver")
         return versions[0] if len(versions) == 1 else ""
 
-    def core(self, row: TableRow, column: Column | None) -> list[CoreItem]:
-        """Return the conflict behind an empty cell or row, in about a hundred times the time of the cell."""
-        if column is not None and row.cells[column.name].refused == UNDECIDED:
-            return []
-        request = self.request_of_rows(row) if column is None else request_of_cell(self.request, row, column)
-        return core_items(Session(compile_problem(self.catalog, request)))
-
     def question(self, column: Column | None) -> tuple[Session, list[Demand]]:
         """Return the problem of a column, or of the rows, with the demands that do not depend on the row."""
         part = self._row_part if column is None else self._column_parts[self.columns.index(column)]
         return part.session, part.demands
 
-    def request_of_rows(self, row: TableRow | None = None) -> Request:
-        """Return the request that a row, or the whole table, answers if it has no columns."""
-        pins = [_pin("torch", row.torch), _pin("python", row.python)] if row else []
-        limited = {requirement.name for requirement in (*pins, *self.limits)}
-        pins += [requirement for requirement in _TORCH_AND_PYTHON if requirement.name not in limited]
+    def _request_of_rows(self) -> Request:
+        """Return the request that the whole table answers if it has no columns."""
+        limited = {requirement.name for requirement in self.limits}
+        pins = [requirement for requirement in _TORCH_AND_PYTHON if requirement.name not in limited]
         if self.request.target.base_image and self.request.target.backend == "rocm":
             pins.append(_ANY_IMAGE)
         return replace(self.request, requirements=(*pins, *self.limits))
 
     @cached_property
     def _row_part(self) -> _TablePart:
-        return self._part(())
+        return self._part("")
 
     @cached_property
     def _column_parts(self) -> list[_TablePart]:
-        return [self._part(column.packages) for column in self.columns]
+        return [self._part(column.name) for column in self.columns]
 
-    def _part(self, packages: tuple[str, ...]) -> _TablePart:
-        target = self.request.target
+    def _part(self, package: str) -> _TablePart:
+        target, packages = self.request.target, [package] if package else []
         problem = subproblem(self._problem, self.catalog, target.backend, packages)
         if self.request.prefer != "proven":
-            return _TablePart(problem, packages)
+            return _TablePart(problem, package)
         sets = self.catalog.proven_at(target.site)
         requested = frozenset(
             {"torch", "python", *packages, *(requirement.name for requirement in self.limits)}
         )
-        return _TablePart(problem, packages, sets, requested)
+        return _TablePart(problem, package, sets, requested)
 
     def _images(self) -> list[tuple[str, ...]]:
         """Return the groups of images that no fact distinguishes, followed by "no image"."""
@@ -288,17 +249,6 @@ class Table:
 
         return sorted(part.versions(narrowed, "torch"), key=rank)
 
-    def _refused_rows(self, placed: set[tuple[str, str]]) -> Iterator[TableRow]:
-        """Yield every requested combination of torch and Python that does not work, with the reason."""
-        variables, image = self._problem.variables, self.request.target.base_image
-        image_pin = {"base-image": variables["base-image"].of_versions([image])} if image else {}
-        for torch in self._row_part.requested_versions("torch"):
-            for python in self._row_part.requested_versions("python"):
-                if (torch, python) not in placed:
-                    pins = image_pin | {"python": variables["python"].of_versions([python])}
-                    reason = self._row_part.reason("torch", pins, variables["torch"].of_versions([torch]))
-                    yield TableRow((), "", torch, python, None, refused=reason)
-
 
 def available_packages(catalog: Catalog, backend: Backend) -> list[str]:
     """Return the packages that are published or can be built for a backend, without torch."""
@@ -312,22 +262,6 @@ def available_packages(catalog: Catalog, backend: Backend) -> list[str]:
     return [name for name in sorted(catalog.package) if name not in ROW_COMPONENTS and is_available(name)]
 
 
-def request_of_cell(request: Request, row: TableRow, column: Column) -> Request:
-    """Return the request that a cell answers; `request` has the target and the limits of the rows."""
-    pins = [_pin("torch", row.torch), _pin("python", row.python)]
-    target = request.target
-    if row.images:
-        pins.append(_ANY_IMAGE)
-        target = replace(target, base_image=row.images[0])
-    return replace(request, target=target, requirements=(*column.requirements, *pins, *request.requirements))
-
-
-def _pin(name: str, version: str) -> Requirement:
-    """Pin a version; a torch without a local label does not match the labelled builds of its release."""
-    text = f"=={version}" if name != "torch" or "+" in version else f"==={version}"
-    return Requirement(name, parse_specifier(text), f"{name}{text}")
-
-
 def _narrow_each(
     parts: Sequence[_TablePart], each: Sequence[Narrowed | None], name: str, mask: int
 ) -> list[Narrowed | None]:
@@ -335,24 +269,23 @@ def _narrow_each(
 
 
 class _TablePart:
-    """The subproblem of one column; without packages, the subproblem of the rows themselves."""
+    """The subproblem of one column; without a package, the subproblem of the rows themselves."""
 
     def __init__(
         self,
         problem: Problem,
-        packages: tuple[str, ...],
+        package: str,
         proven_sets: Sequence[ProvenSet] = (),
         requested: frozenset[str] = frozenset(),
     ) -> None:
         self.problem = problem
-        self.packages = packages
+        self.package = package
         self.session = Session(problem)
         self.demands = [demand for demand in problem.demands if self._counts(demand)]
         self.start = self.session.narrow(self.demands)
         self._proven_sets = proven_sets
         self._requested = requested
-        self._open: dict[str, Narrowed | None] = {}
-        self._paths: dict[str, list[tuple[tuple[str, int], Narrowed | None]]] = {}
+        self._path: list[tuple[tuple[str, int], Narrowed | None]] = []
         self._ranked_sets: dict[bool, list[tuple[ProvenSet, list[Demand]]]] = {}
         self._related: dict[str, list[tuple[Relation, int]]] = {name: [] for name in problem.variables}
         """For each component its relations, with the number of the other."""
@@ -360,33 +293,23 @@ class _TablePart:
         for relation in problem.relations:
             self._related[relation.subject.name].append((relation, number[relation.object.name]))
             self._related[relation.object.name].append((relation, number[relation.subject.name]))
-        self._reasons: dict[tuple[str | int, ...], str] = {}
-        """By package, mask, and the domains of the components that the package has relations with."""
+        self._reasons: dict[tuple[int, ...], str] = {}
+        """By the domains of the components that the package has relations with."""
 
     def _counts(self, demand: Demand) -> bool:
-        return demand.variable.name in {*ROW_COMPONENTS, *self.packages} or bool(demand.mask & ABSENT)
+        return demand.variable.name in {*ROW_COMPONENTS, self.package} or bool(demand.mask & ABSENT)
 
     def versions(self, narrowed: Narrowed | None, name: str) -> list[str]:
         """Return the versions of a component that are left, preferred first."""
-        return list(dict.fromkeys(candidate.version for candidate in self.candidates(narrowed, name)))
-
-    def candidates(self, narrowed: Narrowed | None, name: str) -> list[Candidate]:
         left = 0 if narrowed is None else narrowed.domains[self.session.number[name]]
-        return self.problem.variables[name].chosen(left)
-
-    def requested_versions(self, name: str) -> list[str]:
-        """Return the versions of a component that the request allows, whether or not any is feasible."""
-        variable = self.problem.variables[name]
-        demands = [demand for demand in self._demands_of(name) if _is_requirement(demand)]
-        candidates = variable.chosen(_intersection(variable.present, demands))
-        return list(dict.fromkeys(candidate.version for candidate in candidates))
+        return list(dict.fromkeys(one.version for one in self.problem.variables[name].chosen(left)))
 
     def cell(self, narrowed: Narrowed | None, pins: Mapping[str, int], *, reasons: bool) -> Cell:
         try:
             solution = self.solve(narrowed)
             if solution is not None:
-                return Cell(tuple(pick_of(self.problem, solution, name) for name in self.packages))
-            return Cell(refused=self.why_refused(pins) if reasons else "")
+                return Cell(pick_of(self.problem, solution, self.package))
+            return Cell(refused=self.reason(pins) if reasons else "")
         except TooLargeError:
             return Cell(refused=UNDECIDED)
 
@@ -408,30 +331,24 @@ class _TablePart:
             self._ranked_sets[has_image] = ranked_sets(self.problem, self._proven_sets, requested)
         return first_proven(self.problem, self._ranked_sets[has_image], solve_with)[0]
 
-    def why_refused(self, pins: Mapping[str, int]) -> str:
-        """Return the components that refuse a column, or its first package that fails alone."""
-        reasons = {name: self.reason(name, pins) for name in self.packages}
-        if len(reasons) == 1:
-            return reasons[self.packages[0]]
-        failing = [f"{name}: {reason}" for name, reason in reasons.items() if reason != COMBINATION]
-        return failing[0] if failing else COMBINATION
-
-    def reason(self, name: str, pins: Mapping[str, int], mask: int = -1) -> str:
-        """Return as few components as exclude all candidates in a mask, the one that excludes most first."""
+    def reason(self, pins: Mapping[str, int]) -> str:
+        """Return as few components as exclude all versions, the one that excludes most first."""
+        name = self.package
         variable = self.problem.variables[name]
-        demands = self._demands_of(name)
-        left = _intersection(
-            variable.present & mask, [demand for demand in demands if _is_requirement(demand)]
-        )
+        demands = [demand for demand in self.problem.demands if demand.variable.name == name]
+        left = variable.present
+        for demand in demands:
+            if _is_requirement(demand):
+                left &= demand.mask
         excluded: dict[str, int] = {}
         for demand in demands:
             if not _is_requirement(demand):
                 excluded["known-bad"] = excluded.get("known-bad", 0) | left & ~demand.mask
-        around = self._around(name, pins)
+        around = self._around(pins)
         if around is None:
             return COMBINATION
         related = self._related[name]
-        key: tuple[str | int, ...] = (name, mask, *(around.domains[number] for _, number in related))
+        key = tuple(around.domains[number] for _, number in related)
         # Most rows differ only in components that the package has no facts about.
         if key not in self._reasons:
             for relation, number in related:
@@ -441,21 +358,20 @@ class _TablePart:
             self._reasons[key] = _fewest(excluded, left)
         return self._reasons[key]
 
-    def _demands_of(self, name: str) -> list[Demand]:
-        return [demand for demand in self.problem.demands if demand.variable.name == name]
+    @cached_property
+    def _open(self) -> Narrowed | None:
+        """The domains if the package may be absent."""
+        demands = [
+            demand
+            for demand in self.demands
+            if not (demand.variable.name == self.package and _is_requirement(demand))
+        ]
+        return self.session.narrow(demands)
 
-    def _around(self, name: str, pins: Mapping[str, int]) -> Narrowed | None:
+    def _around(self, pins: Mapping[str, int]) -> Narrowed | None:
         """Return the domains that the row leaves for all other components if the package may be absent."""
-        if name not in self._open:
-            columns = {name, *self.packages}
-            demands = [
-                demand
-                for demand in self.problem.demands
-                if self._counts(demand) and not (demand.variable.name in columns and _is_requirement(demand))
-            ]
-            self._open[name] = self.session.narrow(demands)
         # Rows come in order, so this row shares most of its path with the previous row.
-        path, domains = self._paths.setdefault(name, []), self._open[name]
+        path, domains = self._path, self._open
         for depth, pin in enumerate(pins.items()):
             if len(path) == depth or path[depth][0] != pin:
                 path[depth:] = [(pin, self.session.narrow_to(domains, *pin))]
@@ -478,12 +394,6 @@ def _excluded_by(relation: Relation, variable: Variable, left: int, around: int)
 def _is_requirement(demand: Demand) -> bool:
     """Return whether a demand is of the request, and requires its component to be present."""
     return demand.kind == "request" and not demand.mask & ABSENT
-
-
-def _intersection(mask: int, demands: Sequence[Demand]) -> int:
-    for demand in demands:
-        mask &= demand.mask
-    return mask
 
 
 def _fewest(excluded: Mapping[str, int], left: int) -> str:

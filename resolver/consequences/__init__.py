@@ -1,7 +1,7 @@
 """Report the consequences of a change, and the facts that are the reason.
 
 A change is a pair of sides: two catalogs, or two targets of one request, or both. The feasible tables of
-both are compared; locks, published wheels and proven sets are judged on both. If something is possible on
+both are compared; locks and proven sets are judged on both. If something is possible on
 one side only, a minimal conflict of the other side explains it: the facts that changed are the parts of it
 that the first side does not have. So exchanging the sides exchanges the effects.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from resolver.consequences.holdings import Holding, Judge, WheelRecord, between_locks, proven_sets, wheels
+from resolver.consequences.holdings import Holding, Judge, between_locks, proven_sets
 from resolver.consequences.questions import Consequence, RowKey, Side
 from resolver.consequences.tables import Rows, TableDiff, changed_packages, recipe_changes, with_columns
 
@@ -20,10 +20,8 @@ __all__ = [
     "Judge",
     "RowKey",
     "Side",
-    "WheelRecord",
     "between_locks",
     "consequences",
-    "wheels",
 ]
 
 

@@ -1,8 +1,8 @@
-"""Check whether locks, published wheels and proven sets are still possible."""
+"""Check whether locks and proven sets are still possible."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -13,19 +13,17 @@ from resolver.answers.proven import request_of_set
 from resolver.answers.table import ROW_COMPONENTS
 from resolver.compiling import compile_problem
 from resolver.consequences.questions import Effect, Kind, KnownReasons, Question, Reason, Side, why_refused
-from resolver.consequences.tables import build_changes
 from resolver.errors import UsageError
-from resolver.facts import schema
 from resolver.model import CoreItem, Resolution
 from resolver.solving.session import Session
 
 if TYPE_CHECKING:
     from resolver.consequences.questions import Consequence
-    from resolver.facts.schema import ProvenSet, Release
+    from resolver.facts.schema import ProvenSet
     from resolver.model import Distribution, Request
 
 
-_HOLDERS = {"lock": "the lock has", "proven-set": "the set has", "wheel": "the wheel is for"}
+_HOLDERS = {"lock": "the lock has", "proven-set": "the set has"}
 """The beginning of a sentence about the pins of a holding, by kind."""
 
 
@@ -42,18 +40,6 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """Distributions that may be part of it although no row of the catalog requires them."""
     open_world: bool = False
     """Whether the request may contain distributions that are only in package indexes."""
-    differs: tuple[CoreItem, ...] = ()
-    """Facts that would change it if it were created again."""
-
-
-class WheelRecord(msgspec.Struct, frozen=True):
-    """A wheel of an index, with the specifiers of torch, ROCm and Python that it was built for."""
-
-    file: str
-    name: str
-    version: str
-    """Without the label."""
-    built_for: Mapping[str, str]
 
 
 class Judge:
@@ -81,8 +67,6 @@ class Judge:
             effect = "at-own-risk" if possible_before else "supported"
             risky = questions[1 if possible_before else 0]
             reason = Reason(risky.risks if isinstance(risky, Question) else ())
-        elif before and holding.differs:
-            effect, reason = "different", Reason(holding.differs, holding.differs)
         else:
             return
         yield reason.consequence(
@@ -156,49 +140,6 @@ def _holding_of_set(
     return Holding(kind="proven-set", name=row.id, before=before, after=after, pins=pins, also=also)
 
 
-def wheels(before: Side, after: Side, records: Sequence[WheelRecord]) -> Iterator[Holding]:
-    """Yield a holding for each wheel; if both catalogs have its release, its run requirements count, too."""
-    names = tuple(sorted({record.name for record in records}))
-    ours, theirs = (_with_published(side, records) for side in (before, after))
-    for record in records:
-        known = all(_releases_of(side, record) for side in (before, after))
-        differs: list[CoreItem] = []
-        others = {release.key(): release for release in _releases_of(after, record)}
-        for release in _releases_of(before, record):
-            if release.key() in others:
-                differs += build_changes(before, after, release, others[release.key()])
-        yield Holding(
-            kind="wheel",
-            name=record.file,
-            before=ours,
-            after=theirs,
-            pins={**({record.name: f"=={record.version}"} if known else {}), **record.built_for},
-            also=names,
-            differs=tuple(differs),
-        )
-
-
-def _releases_of(side: Side, record: WheelRecord) -> list[Release]:
-    rows = side.catalog.releases_of(record.name)
-    return [row for row in rows if row.version.partition("+")[0] == record.version]
-
-
-def _with_published(side: Side, records: Sequence[WheelRecord]) -> Side:
-    """Return a side in which the releases of wheels count as published, without build requirements."""
-    catalog = side.catalog
-    published = {
-        row.key(): replace(
-            row, sdist=None, git=None, pypi=False, patches=(), wheel=schema.Sdist(record.file, "")
-        )
-        for record in records
-        for row in _releases_of(side, record)
-    }
-    names = {name for name, _, _ in published}
-    requires = [row for row in catalog.requires if row.package not in names or row.kind == "run"]
-    catalog = replace(catalog, release={**catalog.release, **published}, requires=requires)
-    return Side(catalog, _with_limits_only(side.request))
-
-
 def _with_limits_only(request: Request) -> Request:
     """Return a request without packages; the limits of the table's rows also apply to holdings."""
     limits = (requirement for requirement in request.requirements if requirement.name in ROW_COMPONENTS)
@@ -239,6 +180,6 @@ def between_locks(before: tuple[Side, Resolution], after: tuple[Side, Resolution
 
 def _facts_beyond(pick: Distribution | None, other: Distribution | None) -> tuple[CoreItem, ...]:
     """Return the first fact of a pick that the pick of the other lock does not have."""
-    known = {fact.text for fact in other.facts} if other else set()
-    facts = (fact for fact in pick.facts if fact.text not in known) if pick else iter(())
+    known = other.facts if other else ()
+    facts = (fact for fact in pick.facts if fact not in known) if pick else iter(())
     return tuple(CoreItem.of(fact) for fact in islice(facts, 1))

@@ -31,7 +31,7 @@ ROW = "the comparison"
 """The source of a demand for the row or version that is compared, which is not reported."""
 
 Effect = Literal["breaks", "at-own-risk", "possible", "supported", "different"]
-Kind = Literal["default", "base-image", "torch", "package", "lock", "wheel", "proven-set"]
+Kind = Literal["default", "base-image", "torch", "package", "lock", "proven-set"]
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -247,13 +247,13 @@ def _facts_beyond(
     refusing: Sequence[Relation], others: Sequence[Relation], possible: Question
 ) -> list[CoreItem]:
     """Return the facts that allow the solution of the other side and that the refusing side does not have."""
-    known = {row.fact.text for relation in refusing for row in relation.rows}
+    known = {row.fact for relation in refusing for row in relation.rows}
     solution = possible.solution or {}
     items: dict[CoreItem, None] = {}
     for other in others:
         subject, target = solution.get(other.subject.name), solution.get(other.object.name)
         for row in other.rows_between(subject, target) if subject and target else ():
-            if row.fact.text not in known:
+            if row.fact not in known:
                 items[CoreItem.of(row.fact)] = None
     return list(items)[:_MOST_ROWS]
 

@@ -136,7 +136,7 @@ class Rows:
         for (torch, python), rows in self.of_pair.items():
             for row in rows.values():
                 for name, cell in row.cells.items():
-                    if cell.picks:
+                    if cell.pick:
                         row_keys = versions.setdefault(name, {}).setdefault(cell.version, [])
                         row_keys.append(RowKey("", torch, python))
         return versions
@@ -334,7 +334,7 @@ class TableDiff:
     def _compare_cells(self, row_key: RowKey, name: str, before: Cell | None, after: Cell | None) -> None:
         if UNDECIDED in {cell.refused for cell in (before, after) if cell}:
             return
-        ours, theirs = (cell.picks[0] if cell and cell.picks else None for cell in (before, after))
+        ours, theirs = (cell.pick if cell else None for cell in (before, after))
         if (ours is None and theirs is None) or (None in (ours, theirs) and row_key in self._without_image):
             return
         if ours is None or theirs is None:

@@ -208,15 +208,13 @@ def closed_names(catalog: Catalog, backend: schema.Backend) -> frozenset[str]:
     return frozenset({*schema.PLATFORM, "torch", *PAIRED_WITH_TORCH, *packages, *names})
 
 
-def load(
-    overlays: Iterable[Path] = (), *, shipped: Path | None = None, cache: Path | str | None = None
-) -> Catalog:
-    """Load the shipped catalog, or that in another directory, and merge overlays over it, the last on top.
+def load(overlays: Iterable[Path] = (), *, cache: Path | str | None = None) -> Catalog:
+    """Load the shipped catalog, and merge overlays over it, the last on top.
 
     Overlays are TOML files, or directories whose ``*.toml`` files are all read. `cache` is the directory of
     the compiled form.
     """
-    groups = [overlay_files(shipped) if shipped else shipped_files(), *map(overlay_files, overlays)]
+    groups = [shipped_files(), *map(overlay_files, overlays)]
     rows = _read_compiled(cache, groups) if cache else None
     if rows is not None:
         return Catalog.from_rows(rows)

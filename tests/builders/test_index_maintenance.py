@@ -18,7 +18,6 @@ from builders.index.maintenance import (
     misplaced,
     prunable,
     remove,
-    replaced,
     select,
     unyank,
     yank,
@@ -337,14 +336,12 @@ def test_prunable_without_page_uses_file_time(index: Index) -> None:
     assert len(prunable(index, pinned=None, older_than=timedelta(days=1), now=later)) == 3
 
 
-def test_replaced_finds_wheel_of_any_size(index: Index) -> None:
+def test_check_finds_changed_wheel_of_any_size(index: Index) -> None:
     older, newer = index.wheels("tiny")
-    assert not list(replaced(index))
     os.utime(older, (0, 0))  # as in a copy: another time, the same content
     newer.write_bytes(newer.read_bytes()[:-1] + b"x")
     os.utime(newer, (0, 0))
-    assert [(finding.id, finding.evidence["path"]) for finding in replaced(index)] == [
-        ("wheel-changed", f"simple/tiny/{newer.name}")
-    ]
+    changed = ("wheel-changed", f"simple/tiny/{newer.name}")
+    assert [(finding.id, finding.evidence["path"]) for finding in check(index)] == [changed]
     newer.write_bytes(newer.read_bytes() + b"x")
-    assert [finding.evidence["path"] for finding in replaced(index)] == [f"simple/tiny/{newer.name}"]
+    assert [(finding.id, finding.evidence["path"]) for finding in check(index)] == [changed]

@@ -163,3 +163,22 @@ class TestAnyError:
     def test_other_error_keeps_its_text(self) -> None:
         error = explain_any_os_error(os_error(errno.EMFILE))
         assert (error.exit_code, error.message) == (3, f"{os.strerror(errno.EMFILE)}.")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory to another user")
+def test_directory_of_another_member_is_no_lack_of_space(tmp_path: Path) -> None:
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    os.chown(folder, 4242, -1)
+    for path in (folder, folder / "new.whl"):
+        with (
+            pytest.raises(EnvironmentLacksError) as caught,
+            explain_io_errors(folder, hint="Free some space."),
+        ):
+            raise os_error(errno.EACCES, path)
+        assert caught.value.hint == (
+            f"{folder} belongs to user 4242, who can let the group write: chmod -R g+rwX {folder}"
+        )
+    with pytest.raises(EnvironmentLacksError) as caught, explain_io_errors(tmp_path, hint="Free some space."):
+        raise os_error(errno.EACCES, tmp_path / "new.whl")
+    assert caught.value.hint == "Free some space."

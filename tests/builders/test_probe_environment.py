@@ -80,7 +80,6 @@ def reply(**fields: Any) -> EnvironmentReply:
         "python": "3.11.7",
         "executable": "/opt/env/bin/python",
         "distributions": [InstalledDist("torch", TORCH, SITE), InstalledDist("my-ext", "1.0+x", SITE)],
-        "pip_check": [],
         "user_site": UserSite("3.11"),
         "system_libstdcxx": LibStdCxx("/usr/lib64/libstdc++.so.6", "3.4.33"),
         "libraries": Libraries(),
@@ -89,6 +88,7 @@ def reply(**fields: Any) -> EnvironmentReply:
     return EnvironmentReply(**(given | fields))
 
 
+MY_EXT_WITH_SIX = InstalledDist("my-ext", "1.0+x", SITE, requires=["six"])
 judged = partial(judge_environment, rebuild=REBUILD)
 
 
@@ -168,7 +168,7 @@ def test_sound_environment_has_no_errors() -> None:
         ({"torch": FrameworkReply("2.9.1+cpu")}, "verify-torch-cpu", "not built for ROCm"),
         ({"torch": FrameworkReply(error="signal 11")}, "verify-torch-failed", "signal 11"),
         (
-            {"pip_check": ["my-ext 1.0+x requires six, which is not installed."]},
+            {"distributions": [reply().distributions[0], MY_EXT_WITH_SIX]},
             "verify-pip-check-broken",
             "requires six",
         ),
@@ -239,12 +239,13 @@ def test_built_wheel_that_index_lacks_is_not_judged() -> None:
 
 
 def test_overridden_requirement_is_no_error() -> None:
-    broken = ["my-ext 1.0+x has requirement torch<2.9, but you have torch 2.9.1+rocm6.4."]
+    older = InstalledDist("my-ext", "1.0+x", SITE, requires=["torch<2.9"])
+    broken = [reply().distributions[0], older]
     request = replace(lock().request, overrides=(parse_requirement("torch==2.9.1+rocm6.4"),))
-    findings = findings_of(reply(pip_check=broken), against=replace(lock(), request=request))
+    findings = findings_of(reply(distributions=broken), against=replace(lock(), request=request))
     assert not errors(findings)
     assert "overrides" in findings["verify-pip-check-overridden"].message
-    assert errors(findings_of(reply(pip_check=broken))) == {"verify-pip-check-broken"}
+    assert errors(findings_of(reply(distributions=broken))) == {"verify-pip-check-broken"}
 
 
 def test_locked_distribution_of_nvidia_is_not_cuda() -> None:
@@ -261,15 +262,12 @@ def test_version_in_another_spelling_is_the_same() -> None:
 
 
 def test_broken_requirement_of_others_is_a_warning() -> None:
-    findings = findings_of(reply(pip_check=["jupyter 1 requires six, which is not installed."]))
+    jupyter = InstalledDist(
+        "jupyter", "1", SITE, requires=["six", "x; sys_platform == 'win32'", "y; extra == 'z'", "?"]
+    )
+    findings = findings_of(reply(distributions=[*reply().distributions, jupyter]))
     assert not errors(findings)
     assert findings["verify-pip-check-others"].severity == "warning"
-    assert "verify-pip-check" not in findings
-
-
-def test_requirements_without_pip_are_not_judged() -> None:
-    findings = findings_of(reply(pip_check=None))
-    assert findings["verify-pip-check-not-judged"].severity == "warning"
     assert "verify-pip-check" not in findings
 
 
@@ -531,7 +529,6 @@ def test_environment_replies(tmp_path: Path, environment: Path) -> None:
     assert {dist.name: dist.version for dist in result.distributions} == {"torch": TORCH, "my_ext": "1.0+x"}
     assert result.torch == FrameworkReply(TORCH, "6.4")
     assert result.jax is None
-    assert result.pip_check is None
     assert result.user_site.ignored == "it is a virtual environment"
     assert any(Path(path).name.startswith("libstdc++.so") for path in result.libraries.objects)
     (loaded,) = result.libraries.libstdcxx
@@ -568,23 +565,14 @@ def test_jax_computes_on_a_gpu_or_is_reported(
     assert words in found[expected or "verify-gpu"].message
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        ("raise SystemExit(0)", []),
-        ("print('x 1 requires y.'); raise SystemExit(1)", ["x 1 requires y."]),
-        ("raise SystemExit(1)", None),  # it judged nothing
-    ],
-)
-def test_reply_has_what_pip_check_says(
-    tmp_path: Path, environment: Path, code: str, expected: list[str] | None
-) -> None:
-    """The module is a STAND-IN for pip."""
+def test_reply_has_what_each_distribution_requires(tmp_path: Path, environment: Path) -> None:
     (packages,) = environment.parent.parent.glob("lib/python3*/site-packages")
-    (packages / "pip.py").write_text(code)
-    (packages / "pip-1.dist-info").mkdir()
-    (packages / "pip-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: pip\nVersion: 1\n")
-    assert probe(tmp_path, environment).ask_environment([]).pip_check == expected
+    (packages / "own-1.dist-info").mkdir()
+    text = "Metadata-Version: 2.1\nName: own\nVersion: 1\nRequires-Dist: torch>=2\nRequires-Dist: gone\n"
+    (packages / "own-1.dist-info" / "METADATA").write_text(text)
+    result = probe(tmp_path, environment).ask_environment([])
+    assert result.installed["own"].requires == ["torch>=2", "gone"]
+    assert "own 1 requires gone" in findings_of(result)["verify-pip-check-others"].message
 
 
 def test_network_plugin_is_read_and_loaded_in_a_process_of_its_own(
@@ -870,7 +858,7 @@ DEVICE = "amd-torch-device-gfx90a==2.12.0; extra == 'device-gfx90a'"
 )
 def test_missing_device_package_is_reported(requirements: list[str], present: str, says: str) -> None:
     more = [InstalledDist(present, "2.12.0", SITE)] if present else []
-    torch = InstalledDist("torch", TORCH, SITE, device_requirements=requirements)
+    torch = InstalledDist("torch", TORCH, SITE, requires=requirements)
     environment = reply(distributions=[torch, InstalledDist("my-ext", "1.0+x", SITE), *more])
     found = findings_of(environment)
     assert ("verify-device-missing" in found) == bool(says)
@@ -881,7 +869,7 @@ def test_missing_device_package_is_reported(requirements: list[str], present: st
 
 def test_code_of_rocm_is_missing_only_beside_its_libraries() -> None:
     needs = ["rocm-sdk-device-gfx90a==7.14.1; extra == 'device-gfx90a'"]
-    rocm = InstalledDist("rocm", "7.14.1", SITE, device_requirements=needs)
+    rocm = InstalledDist("rocm", "7.14.1", SITE, requires=needs)
     known = [InstalledDist("torch", TORCH, SITE), InstalledDist("my-ext", "1.0+x", SITE), rocm]
     assert "verify-device-missing" not in findings_of(reply(distributions=known))
     known.append(InstalledDist("rocm-sdk-libraries", "7.14.1", SITE))
@@ -902,4 +890,4 @@ def test_probe_lists_device_packages_and_archives(tmp_path: Path, monkeypatch: p
     (site,) = tmp_path.glob("lib/python3*/site-packages")
     monkeypatch.setattr(payload, "search_path", lambda: [str(site)])
     (torch,) = payload.distributions({})
-    assert (torch["device_requirements"], torch["archives"]) == ([DEVICE], [archive])
+    assert (torch["requires"], torch["archives"]) == ([DEVICE, "filelock"], [archive])

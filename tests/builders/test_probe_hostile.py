@@ -227,7 +227,7 @@ def test_start_file_of_environment_cannot_answer(tmp_path: Path) -> None:
     (packages,) = (tmp_path / "env").glob("lib/python3*/site-packages")
     torch = {"version": "2.9.1+rocm6.4", "hip": "6.4"}
     whole = {
-        "python": "3.11.7", "executable": "/x", "distributions": [], "pip_check": [],
+        "python": "3.11.7", "executable": "/x", "distributions": [],
         "user_site": {"minor": "3.11"}, "system_libstdcxx": {}, "libraries": {}, "torch": torch,
     }  # fmt: skip
     answer = f"\n{MARK}{json.dumps(whole)}\n".encode()

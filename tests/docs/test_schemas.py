@@ -106,7 +106,7 @@ def test_documents_of_resolving(printed: Callable[..., Any]) -> None:
     assert printed("graph", "graph")["edges"]
     diff = ["diff", "--site", "lumi-g", *DAY, "--driver", "6.2"]
     assert printed("diff", *diff)["consequences"]
-    table = ["table", "apex", "torch>=2.9", "--site", "lumi-g", *DAY, "--reasons"]
+    table = ["table", "apex", "torch>=2.9", "--site", "lumi-g", *DAY]
     assert printed("table", *table)["rows"]
     printed("catalog-list-kind", "catalog", "list", "recipe")
     printed("catalog-check", "catalog", "check")
@@ -154,7 +154,6 @@ def test_documents_of_wheels(printed: Callable[..., Any], make_wheel: Callable[.
     assert printed("index-add", "index", "add", str(wheel))["added"]
     assert printed("index-list", "index", "list")["wheels"]
     printed("index-check", "index", "check")
-    printed("index-refresh", "index", "refresh")
     Path("index/simple/tiny/index.html").write_text("damaged")
     assert printed("index-check", "index", "check", code=1)["findings"]
     assert printed("index-remove", "index", "remove", "tiny")["removed"]

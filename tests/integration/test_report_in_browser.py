@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -75,7 +73,7 @@ def _libraries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a report with every section: a table, a lock, two builds, a conflict and a change."""
+    """Write a report with every section: a table, a lock, two builds and a conflict."""
     folder = tmp_path_factory.mktemp("a report #1")
     index = Index(folder / "index")
     task = make_task(make_recipe(package="apex"), "gfx90a", pick=make_distribution("apex", "1.9.0"))
@@ -108,23 +106,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("PIP_CONFIG_FILE", os.devnull)
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         assert main(["resolve", "apex", "deepspeed", "flash-attn", *ON_LUMI, "--offline"]) == 0
-        (folder / "diff.json").write_text(json.dumps(change()))
         assert main(["resolve", "apex", "rocm==7.1.*", *ON_LUMI, "--no-lock", "--offline"]) == 1
-        assert main(["report", "apex", "flash-attn", "torch>=2.7", *ON_LUMI, "--include", "diff.json"]) == 0
+        assert main(["report", "apex", "flash-attn", "torch>=2.7", *ON_LUMI]) == 0
     return folder / "report.html"
-
-
-def change() -> dict[str, Any]:
-    """Return the document of `matrix diff --format json` for a new driver, with a hostile name."""
-    target = {"site": "lumi-g", "date": "2026-06-01", "backend": "rocm", "driver": None, "base_image": None}
-    core = [{"text": "the driver is too old", "kind": "fact", "source": "https://example.org/driver"}]
-    consequence = {"effect": "breaks", "kind": "lock", "name": HOSTILE, "before": "resolves", "core": core}
-    return {
-        "status": "breaks",
-        "before": {"target": target, "shipped": "", "catalogs": []},
-        "after": {"target": {**target, "driver": "6.3"}, "shipped": "", "catalogs": []},
-        "consequences": [consequence],
-    }
 
 
 def opened(browser: Chrome, path: Path, width: int = 1440, *, is_dark: bool = False) -> None:
@@ -226,18 +210,8 @@ def test_groups_fold(browser: Chrome, report: Path) -> None:
     WebDriverWait(browser, 5).until(lambda _: browser.execute_script(expanded) == "true")
 
 
-def test_graph_draws_undeclared_edges_and_lists_states(browser: Chrome, report: Path) -> None:
+def test_graph_lists_states(browser: Chrome, report: Path) -> None:
     opened(browser, report)
-    titles = "return [...document.querySelectorAll('#drawing g.{} title')].map((one) => one.textContent)"
-    nodes = browser.execute_script(titles.format("node"))
-    assert {"apex", "torch"} <= {*nodes}
-    assert "setuptools" not in nodes
-    red = "document.querySelector('#drawing g.edge path[stroke=\"#b91c1c\"]').getBoundingClientRect().width"
-    assert browser.execute_script(f"return {red}") > 0
-    drawing = browser.find_element(By.ID, "drawing")
-    height = browser.execute_script("return document.querySelector('#drawing svg').clientHeight")
-    assert height <= drawing.size["height"] <= height + 20  # borders and a scroll bar
-    browser.find_element(By.XPATH, "//summary[text()='As a list']").click()
     rows = [row.text for row in browser.find_elements(By.CSS_SELECTOR, "#graph-list tbody tr")]
     assert any(f"apex {BUILT} built, in the index" in row for row in rows)
     assert any("setuptools" in row for row in rows)
@@ -267,8 +241,7 @@ def test_table_is_as_high_as_its_rows(browser: Chrome, tmp_path: Path) -> None:
 def test_other_sections(browser: Chrome, report: Path) -> None:
     opened(browser, report)
     text = browser.find_element(By.TAG_NAME, "main").text
-    for part in ("Cores in use, at most 8 cores", "Peak GiB", "7.5", "5 min", "nid01",
-                 "rocm==7.1.*", "kernel driver the site's → 6.3", "Breaks: 1 lock.", HOSTILE):  # fmt: skip
+    for part in ("Peak GiB", "7.5", "5 min", "nid01", "rocm==7.1.*"):
         assert part in text
     wheel = browser.find_element(By.CSS_SELECTOR, "details.wheel")
     wheel.find_element(By.TAG_NAME, "summary").click()
@@ -277,8 +250,6 @@ def test_other_sections(browser: Chrome, report: Path) -> None:
     badges = [browser.execute_script(colour, f".badge.{kind}") for kind in ("warning", "info")]
     assert badges[1] == browser.execute_script(colour, "body")
     assert badges[0] != badges[1]
-    assert "Memory in use" not in text
-    assert "f" * 40 in wheel.text
     assert complaints(browser) == []
 
 

@@ -50,7 +50,6 @@ BAD = [
     ("table apx", "'apx'", "Did you mean apex?"),
     ("table torch==9.9", "'torch==9.9'", "Known versions"),
     ("table --format xml", "'xml'", "table, csv, json, html"),
-    ("table --reasons", "--reasons", "matrix resolve"),
     ("resolv", "'resolv'", "Did you mean resolve?"),
     ("resolve --catalog nowhere", "nowhere", ""),
     ("resolve apex --backend cpu --gfx90a", "gfx90a", "Remove this setting"),

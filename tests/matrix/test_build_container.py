@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from builders.building.inputs import unlocked_requirements
 from builders.building.records import TaskState
 from builders.findings import Finding
 from builders.index import Index
+from builders.storage.lease import exclusive_lock
 from matrix.api import write_lock
 from matrix.building.container import STEPS
 from matrix.cli import main
@@ -281,16 +283,6 @@ def test_interrupted_verification_continues_without_new_container(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_unverified_container_is_verified_later(
-    work: Path, capsys: Capture, verification: Verification
-) -> None:
-    assert made("--no-verify") == 0
-    assert capsys.readouterr().out.endswith("train.sif is ready: 2 distributions, not verified.\n")
-    assert verification.checked == []
-    assert made() == 0
-    assert (calls(work), verification.checked) == (1, ["train.sif"])
-
-
 def test_cause_of_failed_container_is_last(work: Path, capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setenv("PIP_FAILS", "1")
     Path("train.sif").write_text("older")
@@ -353,6 +345,87 @@ def test_environment_of_tykky_is_replaced(
     assert {path.name for path in Path("env.files").iterdir()}.isdisjoint({"env", "old"})
 
 
+def test_files_of_others_stay_in_wheelhouse(work: Path) -> None:
+    assert made() == 0
+    wheels = Path("train.sif.files", "wheels")
+    (wheels / "thesis.tex").write_text("mine")
+    own = tiny_wheel(wheels, "sympy", "1.0")
+    lock = read_lock(Path("matrix.lock"))
+    store(replace(lock, picks=tuple(pick for pick in lock.picks if pick.name != "sympy")))
+    assert made() == 0
+    names = {path.name for path in wheels.iterdir()}
+    assert names == {"thesis.tex", own.name, "torch-2.13.0+cpu-py3-none-any.whl"}
+    del work
+
+
+@pytest.mark.parametrize(
+    "way",
+    ["train.sif.files", "train.sif.files/wheels", "train.sif.files/state.json", "train.sif.files/env.yml"],
+)
+@pytest.mark.parametrize("kind", ["directory", "file", "nowhere", "pipe"])
+def test_link_or_pipe_in_the_way_is_an_error(work: Path, capsys: Capture, way: str, kind: str) -> None:
+    precious = work / "precious"
+    precious.mkdir()
+    (precious / "thesis.tex").write_text("mine")
+    path = Path(way)
+    path.parent.mkdir(exist_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to({"directory": precious, "file": precious / "thesis.tex"}.get(kind, work / "none"))
+    assert made() == 2
+    assert way in capsys.readouterr().err
+    assert [(file.name, file.read_text()) for file in precious.iterdir()] == [("thesis.tex", "mine")]
+    assert not (work / "none").exists()
+    assert calls(work) == 0
+
+
+def test_lock_of_another_command_is_not_used(
+    work: Path, monkeypatch: Patch, verification: Verification
+) -> None:
+    """Another container is resolved in the same directory while the wheels of this one are planned."""
+    other = lock_of(locked_pick("mypkg", "1.0", local_file(tiny_wheel(work / "files", "mypkg", "1.0"))))
+    other = with_image(other, BaseImage(name="base", path=str(work / "base.sif")))
+    planned = build_wheels.planned_wheels
+    seen = []
+
+    def plan(*arguments: Any) -> Any:
+        store(other)
+        return planned(*arguments)
+
+    check = verification.__call__
+
+    def judge(thing: str, context: Any, wheels: Mapping[str, Sequence[Path]]) -> Any:
+        seen.append({pick.name for pick in read_lock(context.args.lock).distributions})
+        return check(thing, context, wheels)
+
+    monkeypatch.setattr(build_wheels, "planned_wheels", plan)
+    monkeypatch.setattr(build_container, "judge_thing", judge)
+    assert made() == 0
+    assert seen == [{"torch", "sympy"}]
+    wheels = {path.name.partition("-")[0] for path in Path("train.sif.files", "wheels").iterdir()}
+    assert wheels == {"torch", "sympy"}
+    assert "mypkg" not in Path("train.sif.files", "env.yml").read_text()
+
+
+def test_second_of_two_at_once_does_nothing(work: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    """The second command waits, and then finds what the first has made."""
+    taken = exclusive_lock
+
+    @contextmanager
+    def wait(path: Path, **options: Any) -> Iterator[None]:
+        monkeypatch.setattr(build_container, "exclusive_lock", taken)
+        assert made() == 0
+        capsys.readouterr()
+        with taken(path, **options):
+            yield
+
+    monkeypatch.setattr(build_container, "exclusive_lock", wait)
+    assert made() == 0
+    assert capsys.readouterr().out == "Nothing to do: train.sif is up to date, verified.\n"
+    assert calls(work) == 1
+
+
 @pytest.mark.parametrize(("mode", "readable"), [(0o2770, True), (0o770, False)])
 def test_group_of_shared_directory_can_use_the_result(
     work: Path, add_program: Callable[[str, str], None], mode: int, *, readable: bool
@@ -366,7 +439,8 @@ def test_group_of_shared_directory_can_use_the_result(
         assert main(["build-container", "env", "--for", "tykky"]) == 0
     finally:
         os.umask(before)
-    for path, expected in {"train.sif": 0o640, "env": 0o750, "env/bin/python": 0o750}.items():
+    expected_modes = {"train.sif": 0o640, "env": 0o750, "train.sif.files/wheels": 0o770}
+    for path, expected in {**expected_modes, "env/bin/python": 0o750}.items():
         assert Path(path).stat().st_mode & 0o777 == (expected if readable else expected & 0o700), path
 
 
@@ -444,13 +518,8 @@ def test_wheels_are_built_in_jobs_on_login_node(
     assert "Slurm" not in capsys.readouterr().out.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    "options", [["--executor", "local"], ["--time-limit", "2h"]], ids=["asked", "with a time limit"]
-)
-def test_wheels_are_built_here_if_asked(
-    login_node: Path, to_build: list[Any], capsys: Capture, options: list[str]
-) -> None:
-    assert made(*options) == 0
+def test_wheels_are_built_here_if_asked(login_node: Path, to_build: list[Any], capsys: Capture) -> None:
+    assert made("--executor", "local") == 0
     assert to_build == [("local", "")]
     assert "srun" not in capsys.readouterr().out
     del login_node
@@ -498,7 +567,7 @@ def test_failed_build_ends_before_container(work: Path, to_build: list[Any], mon
 
 
 def test_container_has_the_wheel_of_its_lock_among_several_builds(
-    work: Path, monkeypatch: Patch, verification: Verification
+    work: Path, monkeypatch: Patch, verification: Verification, capsys: Capture
 ) -> None:
     """The index has two builds of one version, such as with other ops. pip would install the newer one."""
     index, version = Index("index"), "1.0+cpu.torch2.13.0"
@@ -519,6 +588,12 @@ def test_container_has_the_wheel_of_its_lock_among_several_builds(
         (installed,) = (work / "train.sif.files" / "wheels").glob("apex-*")
         assert installed.name.startswith(name)
         assert verification.wheels == {"apex": [installed.name]}
+    other = installed.with_name(f"apex-{version}-3-py3-none-any.whl")
+    other.write_text("somebody's own")
+    change_image(work)
+    assert made() == 2
+    assert other.read_text() == "somebody's own"
+    assert str(other) in capsys.readouterr().err
 
 
 def test_incomplete_lock_names_hidden_sources(work: Path, capsys: Capture, monkeypatch: Patch) -> None:

@@ -351,18 +351,6 @@ def main_of(*arguments: str) -> int:
     return main(["catalog", "update", *arguments])
 
 
-@pytest.mark.slow
-def test_consequences_of_new_rows_are_shown(pages: Sources, capsys: Capture) -> None:
-    wheel = "torch-99.0.0+cpu-cp312-cp312-manylinux_2_28_x86_64.whl"
-    pages.pages["/torch/whl/cpu/torch/"] = (HTML, listing(wheel))
-    shown = update(capsys, "--source", "torch", "--site", "lumi-c")
-    effects = {(item["effect"], item["kind"], item["name"]) for item in shown["consequences"]}
-    assert ("possible", "torch", "torch 99.0.0+cpu") in effects
-    assert main_of("--source", "torch", "--site", "lumi-c") == 0
-    assert "Becomes possible\n  torch 99.0.0+cpu" in capsys.readouterr().out
-    assert update(capsys, "--source", "torch")["consequences"] == []
-
-
 def test_unreachable_repositories_share_a_line(pages: Sources, capsys: Capture) -> None:
     Path("matrix.toml").write_text('[mirrors]\n"https://github.com/" = "http://nowhere.invalid/"\n')
     assert main_of("--source", "git", "--package", "apex", "--package", "torch") == 3

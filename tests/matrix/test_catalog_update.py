@@ -404,27 +404,6 @@ def test_output_that_is_not_text_is_reported(sources: Sources, capsys: Capture) 
     assert not sources.requests
 
 
-def test_unknown_site_is_reported_before_pages_are_fetched(sources: Sources, capsys: Capture) -> None:
-    assert main(["catalog", "update", "--site", "lumi"]) == 2
-    assert "Unknown site 'lumi'" in capsys.readouterr().err
-    assert not sources.requests
-
-
-@pytest.mark.slow
-def test_rows_are_written_before_consequences(
-    sources: Sources, capsys: Capture, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("matrix.commands.catalog.consequences", interrupted)
-    sources.project("horovod", [as_file(newest_sdist(catalog, "horovod")), sdist("horovod", "99.0.0")])
-    options = ["--source", "pypi", "--package", "horovod", "--site", "lumi-g", "--apply"]
-    assert main(["catalog", "update", *options]) == 130
-    assert '+version = "99.0.0"' in capsys.readouterr().out
-    assert ("horovod", "99.0.0", "") in load([Path("catalog/updates.toml")]).release
-
-
 @pytest.mark.slow
 def test_killed_update_continues_from_its_cache(sources: Sources, tmp_path: Path, catalog: Catalog) -> None:
     for name in ("deepspeed", "horovod"):

@@ -1,19 +1,16 @@
-"""``matrix diff``: the sides that options describe, locks, wheels of an index, text, JSON and exit codes."""
+"""``matrix diff``: the sides that options describe, locks, text, JSON and exit codes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builders.index import Index
 from matrix.cli import main
 from matrix.show.consequences_text import consequences_text, summary
 from resolver.consequences import Consequence, RowKey
-from resolver.facts.schema import FOLDER
 from resolver.model import CoreItem
 from tests.support.commands import run, run_json
 
@@ -93,22 +90,6 @@ def test_catalog_is_a_layer_of_after(capsys: Capture, tmp_path: Path) -> None:
     assert effects(mirror, "package")["apex"] == "possible"
 
 
-def test_other_shipped_facts_are_those_of_before(capsys: Capture, tmp_path: Path) -> None:
-    for path in Path(FOLDER).rglob("*.toml"):
-        copy = tmp_path / "old" / path.relative_to(FOLDER)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(path.read_text("utf-8").replace('driver = "6.3"\nglibc', 'driver = "6.0"\nglibc'))
-    write_lock(capsys, "matrix.lock", "torch==2.10.0+rocm7.0")
-    document = run_json(capsys, "diff", *SITE, "--from-shipped", "old")
-    assert document["before"]["shipped"] == "old"
-    assert effects(document, "lock") == {"matrix.lock": "possible"}
-    torch = next(change for change in document["consequences"] if change["name"] == "torch 2.10.0+rocm7.0")
-    assert torch["effect"] == "possible"
-    assert [fact["text"] for fact in torch["now"]] == [
-        "lumi-g has kernel driver 6.3 on 2026-06-01 (since 2026-01-01)"
-    ]
-
-
 def test_own_lock_is_checked(capsys: Capture) -> None:
     write_lock(capsys, "matrix.lock", "torch==2.10.0+rocm7.0")
     document = run_json(capsys, "diff", *SITE, "--driver", "5.7", code=1)
@@ -139,23 +120,6 @@ def test_two_locks_are_compared(capsys: Capture) -> None:
     assert torch["before"] == "2.10.0+rocm7.0"
     assert torch["now"][0]["text"] == "the kernel driver is 6.0"
     assert run(capsys, "diff", "one.lock", "one.lock", *SITE).splitlines()[:1] == ["Nothing changes."]
-
-
-def test_wheel_of_the_index_no_longer_loads(
-    capsys: Capture, tmp_path: Path, make_wheel: Callable[..., Path]
-) -> None:
-    for version in ("1.10.0+rocm7.0.torch2.10.0.gfx90a", "1.10.0+rocm7.0.torch2.10.0.gfx942"):
-        tags = "cp312-cp312-linux_x86_64"
-        Index(tmp_path / "index").publish(make_wheel("apex", version, tags=tags), {})
-    document = run_json(capsys, "diff", *SITE, "--driver", "5.7", code=1)
-    name = "apex-1.10.0+rocm7.0.torch2.10.0.gfx90a-cp312-cp312-linux_x86_64.whl"
-    assert effects(document, "wheel") == {name: "breaks"}
-    assert effects(run_json(capsys, "diff", *SITE, "--driver", "6.4"), "wheel") == {}
-
-
-def test_index_that_is_none_is_refused(capsys: Capture) -> None:
-    assert main(["diff", *SITE, "--driver", "6.4", "--index", "nowhere"]) == 2
-    assert "nowhere is not an index" in capsys.readouterr().err
 
 
 def test_requirements_that_the_catalog_lacks_do_not_count(capsys: Capture, tmp_path: Path) -> None:

@@ -142,9 +142,9 @@ def test_html_cells_have_state_support_and_sources(capsys: Capture) -> None:
     states = {cell["state"] for cell in table["cells"]}
     assert states == {"buildable", "published", "impossible"}
     for cell in table["cells"]:
-        for pick in cell.get("picks", []):
-            facts = [table["facts"][number] for number in pick["facts"]]
-            assert pick["support"] in {status for _, status, _, _ in facts}
+        if cell["state"] != "impossible":
+            facts = [table["facts"][number] for number in cell["facts"]]
+            assert cell["support"] in {status for _, status, _, _ in facts}
             assert all(text and source for text, _, source, _ in facts)
 
 
@@ -197,17 +197,6 @@ def test_catalog_text_is_escaped(capsys: Capture) -> None:
     assert rows[0]["base_image"] == '<img src=x onerror=alert(1)>&".sif'
 
 
-def test_reasons_add_core_to_json_and_html(capsys: Capture) -> None:
-    line = ["table", "aiter", "torch==2.9.1", "--python", "3.12", "--rocm", "6.4", *ON_LUMI, "--reasons"]
-    cell = run_json(capsys, *line)["rows"][0]["cells"]["aiter"]
-    texts = [item["text"] for item in cell["core"]]
-    assert "every aiter requires GPU architectures other than gfx90a" in texts
-    assert all(item["source"] and item["kind"] in {"request", "fact"} for item in cell["core"])
-    table = page_data(run(capsys, *line, "--format", "html"))
-    shown = [table["facts"][number] for cell in table["cells"] for number in cell.get("core", [])]
-    assert {text for text, *_ in shown} == set(texts)
-
-
 def test_narrow_text_has_a_table_for_each_torch(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     text = run(capsys, *ASKED, "--all")
@@ -232,17 +221,6 @@ def test_narrow_text_has_a_table_for_each_torch(capsys: Capture, monkeypatch: py
                 expected = _key(row["cells"][name]) or f"- {row['cells'][name]['refused']}"
                 assert shown[row["base_image"], row["torch"], row["python"], name] == expected
     assert not any(name == "aiter" for *_, name in shown)
-
-
-def test_narrow_text_shows_the_packages_of_a_combination(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    line = ["table", "apex", "deepspeed", "bitsandbytes", "torch==2.9.1", "--python", "3.12", "--rocm", "6.4"]
-    text = run(capsys, *line, *ON_LUMI, "--together", "--all")
-    shown = [line.split() for line in text.splitlines() if line.startswith("  together: ")]
-    alone = [line.split() for line in text.splitlines() if re.match("  (apex|deepspeed|bits)", line)]
-    assert shown == [["together:", *cells] for cells in alone]
 
 
 @pytest.mark.parametrize("width", ["60", "80", "300"])
@@ -314,27 +292,6 @@ def test_own_risk_is_marked_in_every_format(capsys: Capture) -> None:
     assert "at-own-risk" in {row["verdict"] for row in _of_csv(run(capsys, *line, "--format", "csv"))[1]}
 
 
-def test_all_rows_option_shows_refused_rows(capsys: Capture) -> None:
-    line = ["table", "apex", "torch>=2.9", "--python", "3.12", *ON_LUMI, "--all-rows"]
-    refused = [row for row in run_json(capsys, *line)["rows"] if row["verdict"] == "refused"]
-    assert all(row["refused"] and "cells" not in row for row in refused)
-    assert {row["refused"] for row in refused if row["torch"] == "2.12.0+rocm7.2"} == {"rocm"}
-    assert "Does not work at this site" in run(capsys, *line)
-    rows = _of_csv(run(capsys, *line, "--format", "csv"))[1]
-    assert {"refused: rocm"} == {row["verdict"] for row in rows if row["torch"] == "2.12.0+rocm7.2"}
-    table = page_data(run(capsys, *line, "--format", "html"))
-    (number,) = {row[3] for row in table["rows"] if row[1] == "2.12.0+rocm7.2"}
-    assert table["cells"][number] == {"text": "rocm", "state": "impossible", "core": []}
-
-
-def test_together_adds_column(capsys: Capture) -> None:
-    line = ["table", "apex", "deepspeed", "torch==2.9.1", "--python", "3.12", "--rocm", "6.4", *ON_LUMI]
-    document = run_json(capsys, *line, "--together")
-    assert document["columns"] == ["apex", "deepspeed", "apex+deepspeed"]
-    cells = document["rows"][0]["cells"]
-    assert cells["apex+deepspeed"]["picks"] == {name: cells[name] for name in ("apex", "deepspeed")}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["table", "csv", "json", "html"])
 def test_output_is_deterministic(capsys: Capture, form: str) -> None:
@@ -349,8 +306,8 @@ def test_output_is_deterministic(capsys: Capture, form: str) -> None:
 def test_interrupted_table_keeps_old_file(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Table.rows
 
-    def failing(self: Table, **options: bool) -> Iterator[TableRow]:
-        yield next(real(self, **options))
+    def failing(self: Table) -> Iterator[TableRow]:
+        yield next(real(self))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Table, "rows", failing)

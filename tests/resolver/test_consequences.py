@@ -18,10 +18,8 @@ from resolver.consequences import (
     Consequence,
     Holding,
     Side,
-    WheelRecord,
     between_locks,
     consequences,
-    wheels,
 )
 from resolver.consequences.tables import Rows, TableDiff
 from resolver.facts.catalog import Catalog, load_uncached
@@ -321,34 +319,6 @@ def test_lock_breaks_with_the_pick_and_the_fact(with_update: Load) -> None:
     assert (broken.effect, broken.name) == ("breaks", "a.lock")
     assert any(text.startswith("the lock has ") for text in texts(broken.core))
     assert texts(broken.now) == ["the kernel driver is 6.0"]
-
-
-def test_wheel_needs_its_torch_and_rocm_only_to_run(with_update: Load) -> None:
-    catalog = with_update("nothing")
-    wheel = WheelRecord(
-        "built-2.0-cp312-cp312-linux_x86_64.whl",
-        "built",
-        "2.0",
-        {"torch": "==2.9.1", "rocm": "==6.4.*", "python": "==3.12"},
-    )
-    before, after = side(catalog), side(catalog, driver="6.0")
-    broken = only(consequences(before, after, wheels(before, after, [wheel])), kind="wheel")
-    assert (broken.effect, broken.name) == ("breaks", "built-2.0-cp312-cp312-linux_x86_64.whl")
-    assert "the wheel is for rocm 6.4.*" in texts(broken.core)
-    # Without a base image, the wheel cannot be built, but it still loads.
-    later = replace(catalog, site_image={})
-    changes = consequences(before, side(later), wheels(before, side(later), [wheel]))
-    assert not [change for change in changes if change.kind == "wheel"]
-    assert [change for change in changes if change.effect == "breaks"]
-
-
-def test_wheel_of_changed_recipe_is_different(with_update: Load) -> None:
-    before, after = side(with_update("nothing")), side(with_update("a recipe"))
-    wheel = WheelRecord(
-        "built-2.0-cp312-cp312-linux_x86_64.whl", "built", "2.0", {"torch": "==2.9.1", "rocm": "==6.4.*"}
-    )
-    changes = consequences(before, after, wheels(before, after, [wheel]))
-    assert only(changes, kind="wheel").effect == "different"
 
 
 def test_locks_differ_by_the_fact_that_excludes_a_pick(with_update: Load) -> None:

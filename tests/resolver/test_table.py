@@ -22,12 +22,12 @@ from resolver.answers.table import (
     Table,
     TableRow,
     available_packages,
-    request_of_cell,
 )
 from resolver.compiling import compile_problem
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog, load_uncached
-from resolver.model import Conflict, Prefer, Request, Resolution
+from resolver.model import Prefer, Request, Requirement, Resolution
+from resolver.versions import parse_specifier
 from tests.resolver.solve_helpers import ask
 from tests.resolver.solving import solve
 from tests.resolver.universe import EXAMPLES
@@ -95,7 +95,10 @@ TINY = "schema = 1\n" + "".join(
             _torch("2.1.2", "5.7", '["3.11"]'),
             _torch("2.10.0", "7.0", '["3.12"]'),
         ),
-        _rows("package", *(f'name = "{name}"\ntitle = "x"' for name in ("built", "ready", "upper", "zone"))),
+        _rows(
+            "package",
+            *(f'name = "{name}"\ntitle = "x"' for name in ("built", "ready", "upper", "zone", "pair")),
+        ),
         _rows(
             "release",
             _sdist("built", "2.0"),
@@ -108,6 +111,7 @@ TINY = "schema = 1\n" + "".join(
             _sdist("upper", "1.1"),
             _sdist("upper", "1.0"),
             'package = "zone"\nversion = "1"\npypi = true\nbackend = ["rocm", "cpu"]',
+            'package = "pair"\nversion = "1"\npypi = true',
         ),
         _rows("recipe", *map(_recipe, ("built", "ready", "upper"))),
         _rows(
@@ -123,6 +127,8 @@ TINY = "schema = 1\n" + "".join(
             _requires("upper", "built", '["<2.0"]', "==1.0"),
             _requires("zone", "python", '["==3.12.*"]'),
             _requires("zone", "torch", '[">=2"]'),
+            _requires("pair", "built", '["==1.5"]'),
+            _requires("pair", "ready", '[">=1"]'),
         ),
         _rows(
             "known-bad",
@@ -146,6 +152,22 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     return load_uncached([[str(path)]])[0]
 
 
+def request_of_cell(request: Request, row: TableRow, column: Column) -> Request:
+    """Return the request that a cell answers; `request` has the target and the limits of the rows."""
+    pins = [_pin("torch", row.torch), _pin("python", row.python)]
+    target = request.target
+    if row.images:
+        pins.append(Requirement("base-image", None, "base-image"))
+        target = replace(target, base_image=row.images[0])
+    return replace(request, target=target, requirements=(*column.requirements, *pins, *request.requirements))
+
+
+def _pin(name: str, version: str) -> Requirement:
+    """Pin a version; a torch without a local label does not match the labelled builds of its release."""
+    text = f"=={version}" if name != "torch" or "+" in version else f"==={version}"
+    return Requirement(name, parse_specifier(text), f"{name}{text}")
+
+
 def _all(table: Table) -> list[tuple[TableRow, Column]]:
     return [(row, column) for row in table.rows() for column in table.columns]
 
@@ -155,14 +177,15 @@ def _check(table: Table, row: TableRow, column: Column, image: str) -> None:
     of_image = replace(row, images=(image,) if image else ())
     request = request_of_cell(table.request, of_image, column)
     cell = row.cells[column.name]
-    if not cell.picks:
+    if not cell.pick:
         assert cell.refused
         assert solve(compile_problem(table.catalog, request)) is None
         return
     answer = resolve(table.catalog, request)
     assert isinstance(answer, Resolution), answer
-    picks = [pick for name in column.packages if (pick := answer.pick(name))]
-    assert cell.picks == tuple(replace(pick, wheel_version="") for pick in picks)  # a cell has no label
+    picked = answer.pick(column.name)
+    assert picked is not None
+    assert cell.pick == replace(picked, wheel_version="")  # a cell has no label
     pinned = {name: pick.version for name in ("torch", "python", "rocm") if (pick := answer.pick(name))}
     assert (pinned["torch"], pinned["python"]) == (row.torch, row.python)
     if image:
@@ -178,12 +201,12 @@ CHOICES: tuple[Prefer, ...] = ("newest", "oldest", "proven")
 @pytest.mark.parametrize("prefer", CHOICES)
 @pytest.mark.parametrize("requirements", ["", "zone upper built>=1.5 ready", "built torch<2.9 rocm"])
 def test_cells_of_tiny_catalog_equal_resolve(tiny: Catalog, requirements: str, prefer: Prefer) -> None:
-    table = Table(tiny, ask(tiny, requirements, site="hill", prefer=prefer), together=True)
+    table = Table(tiny, ask(tiny, requirements, site="hill", prefer=prefer))
     cells = _all(table)
     for row, column in cells:
         for image in row.images or ("",):
             _check(table, row, column, image)
-    assert any(row.cells[column.name].picks for row, column in cells)
+    assert any(row.cells[column.name].pick for row, column in cells)
     assert any(row.cells[column.name].refused for row, column in cells)
 
 
@@ -252,6 +275,7 @@ REFUSALS = [
     ("ready==2.0", OLDER, "2.8.0+rocm6.4", "3.11", "glibc"),
     ("ready==3.0", OLDER, "2.8.0+rocm6.4", "3.11", "rocm"),
     ("ready>=2.0", OLDER, "2.8.0+rocm6.4", "3.11", "rocm, glibc"),
+    ("pair", OLDER, "2.8.0+rocm6.4", "3.11", COMBINATION),
 ]
 
 
@@ -263,40 +287,6 @@ def test_refusal_names_deciding_components(
     table = Table(tiny, ask(tiny, requirements, site="hill"))
     (column,) = table.columns
     assert _cell(table, column.name, images=images, torch=torch, python=python).refused == reason
-
-
-def test_refusal_names_combination(tiny: Catalog) -> None:
-    table = Table(tiny, ask(tiny, "upper zone", site="hill"), together=True)
-    cells = next(
-        row.cells
-        for row in table.rows()
-        if row.images == NEWER and row.torch.startswith("2.9") and row.python == "3.12"
-    )
-    assert cells["upper"].picks
-    assert cells["zone"].picks
-    assert cells["upper+zone"].refused == COMBINATION
-
-
-def test_core_of_refusal_equals_resolve(tiny: Catalog) -> None:
-    table = Table(tiny, ask(tiny, "built upper", site="hill"))
-    refused = [(row, column) for row, column in _all(table) if row.cells[column.name].refused]
-    for row, column in refused[:6]:
-        answer = resolve(tiny, request_of_cell(table.request, row, column))
-        assert isinstance(answer, Conflict)
-        assert table.core(row, column) == list(answer.core)
-
-
-def test_refused_rows_have_reasons(tiny: Catalog) -> None:
-    rows = list(Table(tiny, ask(tiny, "zone", site="hill")).rows(refused_too=True))
-    refused = {(row.torch, row.python): row.refused for row in rows if row.verdict is None}
-    assert refused == {
-        ("2.10.0+rocm7.0", "3.11"): "python",
-        ("2.10.0+rocm7.0", "3.12"): "rocm",
-        ("2.8.0+rocm6.4", "3.12"): "python",
-        ("2.1.2+rocm5.7", "3.12"): "python",
-    }
-    pairs = {(row.torch, row.python) for row in rows}
-    assert pairs == set(product(tiny.torch, tiny.python))
 
 
 def test_unknown_column_is_bad_input(tiny: Catalog) -> None:

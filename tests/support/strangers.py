@@ -78,7 +78,7 @@ def everything(*, keeps_torch: bool) -> Resolution:
         pick("stand-in", "1.0", "build", wheel_version=f"1.0{label}", alias_of="deepspeed"),
         pick("given", "1.0", "published", wheel=archive),
         pick("pure", "1.0", "published", index=file.index, files=(file,), extras=("all",), content=content),
-        pick("direct", "1.0", "published", files=(replace(file, index=""),)),
+        pick("direct", "1.0", "published", files=(replace(file, name="direct-1.0.tar.gz", index=""),)),
     )
     requirements = ("torch", "apex", "EOF ; python_version > '3'", "REQUIREMENTS")
     request = Request(

@@ -253,16 +253,13 @@
         children.push(element("p", {}, value.text === "combination"
           ? "No single fact excludes every version, but no version resolves."
           : `Facts about these components exclude every version: ${value.text}.`));
-        if (value.core.length) children.push(element("h3", {}, "These constraints conflict"), factList(value.core.map((number) => table.facts[number])));
-      }
-      for (const pick of value.picks || []) {
-        children.push(element("h3", {}, `Why ${pick.name} ${pick.version}`), factList(pick.facts.map((number) => table.facts[number])));
+      } else {
+        children.push(element("h3", {}, `Why ${value.name} ${value.text}`), factList(value.facts.map((number) => table.facts[number])));
       }
       children.push(element("h3", {}, value.state === "impossible" ? "Show every fact behind this answer" : "Lock these versions"),
         commandBox(resolveCommand(record, place)));
       if (value.state === "buildable") {
-        const names = value.picks.filter((pick) => pick.state === "buildable").map((pick) => pick.name);
-        children.push(element("h3", {}, "Then build the missing wheels"), commandBox(`matrix build-wheels ${names.map(quote).join(" ")}`));
+        children.push(element("h3", {}, "Then build the missing wheels"), commandBox(`matrix build-wheels ${quote(value.name)}`));
       }
       openPanel(title, children, () => focusCell(row, field));
     }
