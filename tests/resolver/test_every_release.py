@@ -14,7 +14,7 @@ from itertools import cycle
 import pytest
 
 from resolver.answers.resolve import solve
-from resolver.errors import InternalError, MatrixError
+from resolver.errors import InternalError, MatrixError, NoVersionError
 from resolver.facts.catalog import Catalog, is_elsewhere
 from resolver.facts.schema import Release
 from tests.resolver.solve_helpers import ask
@@ -70,6 +70,24 @@ def _named(row: Release, extra: str) -> list[str]:
     if row.variant:
         return [f"{row.package}[{row.variant}]=={row.version}"]
     return [f"{row.package}=={row.version}", f"{row.package}[{extra}]=={row.version}"]
+
+
+def test_release_that_the_catalog_lacks_has_an_answer_or_a_reason(catalog: Catalog) -> None:
+    """Ask for a release after all, and for one before all, of every package that has releases on an index."""
+    kinds = Counter[str]()
+    for name in catalog.package:
+        rows = [row for row in catalog.releases_of(name) if row.git is None and not is_elsewhere(row)]
+        release = FakeRelease(wheels=("py3-none-any",) if rows and not rows[0].sdist else (), sdist=True)
+        indexes = FakeIndexes({name: {"99.0": release, "0.0.0.1": release}} if rows else {})
+        for version in ("99.0", "0.0.0.1"):
+            try:
+                answer = solve(
+                    catalog, ask(catalog, f"{name}=={version}", site="lumi-g", day=DAYS[-1]), indexes
+                )
+                kinds[type(answer).__name__] += 1
+            except NoVersionError:
+                kinds["none"] += 1
+    assert kinds["Resolution"] > kinds["Refuted"], kinds
 
 
 @pytest.mark.parametrize(
