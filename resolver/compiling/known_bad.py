@@ -9,13 +9,13 @@ component requires the new component, so that most solutions do not contain it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from msgspec.structs import replace
 
 from resolver.compiling.clauses import Clause, known_mask, version_in, where
 from resolver.facts.catalog import matches
-from resolver.facts.schema import PLATFORM
+from resolver.facts.schema import PLATFORM, Rank
 from resolver.model import Candidate, Fact, Notice
 from resolver.versions import satisfies
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.model import Target
 
+_RANKS = get_args(Rank)
 AVOIDED = "known-bad-"
 """Prefix of the components that stand for the ways to avoid a combination."""
 _TITLES = {"rocm": "ROCm", "python": "Python", "kernel-driver": "kernel driver", "base-image": "base image"}
@@ -50,11 +51,11 @@ def concerning(catalog: Catalog, target: Target) -> list[schema.KnownBad]:
 
 
 def known_bad_warnings(catalog: Catalog, target: Target, versions: Mapping[str, str]) -> list[Notice]:
-    """Return warnings about the known-bad combinations in a resolution."""
+    """Return warnings about the known-bad combinations in a resolution, the gravest first."""
     return [
         Notice("known-bad", "", f"{title}: {row.problem} ({row.source}).")
         for row, title in broken_combinations(catalog, target, versions)
-        if row.effect == "warn"
+        if row.is_shown
     ]
 
 
@@ -70,8 +71,8 @@ def known_problems(catalog: Catalog, target: Target, versions: Mapping[str, str]
 def broken_combinations(
     catalog: Catalog, target: Target, versions: Mapping[str, str]
 ) -> Iterator[tuple[schema.KnownBad, str]]:
-    """Yield the known-bad combinations among versions, each with the combination as text."""
-    for row in concerning(catalog, target):
+    """Yield the known-bad combinations among versions, the gravest first, each with its text."""
+    for row in sorted(concerning(catalog, target), key=lambda row: _RANKS.index(row.rank)):
         if matches(row.combination, versions):
             yield row, _spelled(row)
 

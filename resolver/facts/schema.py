@@ -548,6 +548,11 @@ class Recipe(Row, frozen=True, kw_only=True):
     identity = ("package", "releases", "variant", "backend")
 
 
+Rank = Literal["wrong results", "hang", "slow", "missing feature", "handled"]
+"""Consequences of a known problem, the gravest first: wrong numbers without an error; a job that hangs or
+crashes; a slow one; something that cannot be used; something that recipes or defaults avoid already."""
+
+
 class KnownBad(Row, frozen=True, kw_only=True):
     """Versions that do not work together although other facts allow them."""
 
@@ -556,7 +561,9 @@ class KnownBad(Row, frozen=True, kw_only=True):
     problem: str
     """The failure, in one sentence without a full stop."""
     effect: Literal["refuse", "warn", "explain"] = "refuse"
-    """Excluded, allowed with a warning, or only mentioned by ``matrix explain`` of its components."""
+    """Excluded, avoided where another version fits as well, or allowed like any other."""
+    rank: Rank = "missing feature"
+    """The gravest consequence: it decides what is a warning, and in which order (`is_shown`)."""
     backend: Backend | None = None
     """Only for this backend."""
     gfx: tuple[str, ...] = ()
@@ -569,6 +576,11 @@ class KnownBad(Row, frozen=True, kw_only=True):
     def key(self) -> tuple[object, ...]:
         """Return the identity; a table has no hash."""
         return (*sorted(self.combination.items()), self.backend, self.gfx, self.site)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether an answer that contains the combination says so; `matrix explain` always does."""
+        return self.rank in {"wrong results", "hang"} or (self.effect == "warn" and self.rank != "handled")
 
     @property
     def title(self) -> str:

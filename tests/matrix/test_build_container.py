@@ -199,6 +199,13 @@ def test_dry_run_needs_no_lock_and_no_image(work: Path, capsys: Capture) -> None
     assert not (work / "train.sif.files").exists()
 
 
+def test_container_for_a_gpu_that_the_site_lacks_is_refused(work: Path, capsys: Capture) -> None:
+    (work / "matrix.lock").unlink()
+    assert made("torch", "--site", "lumi-g", "--gfx942", "--dry-run") == 2
+    assert "The container would be for gfx942, but lumi-g has gfx90a." in capsys.readouterr().err
+    assert made("torch", "--site", "lumi-g", "--gfx90a", "--dry-run") == 0
+
+
 def test_second_run_does_nothing(work: Path, capsys: Capture, verification: Verification) -> None:
     assert made() == 0
     capsys.readouterr()
@@ -478,7 +485,7 @@ def to_build(monkeypatch: Patch) -> list[Any]:
     def planned(*_: object) -> tuple[list[Any], list[TaskState]]:
         return [task], [wheel]
 
-    def build(_: object, wheels: list[TaskState], __: object, executor: Any, context: Any) -> int:
+    def build(_: object, wheels: list[TaskState], executor: Any, context: Any) -> int:
         builds.append(("slurm" if executor else "local", context.settings.account))
         task.wheel, wheels[0].state = Path("apex.whl"), "built"
         return 0

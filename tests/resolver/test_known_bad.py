@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
-from resolver.compiling.known_bad import concerning, known_problems
+from resolver.compiling.known_bad import concerning, known_bad_warnings, known_problems
 from resolver.errors import CatalogError
 from resolver.facts.catalog import Catalog, load
 from resolver.model import Conflict, Resolution
@@ -73,6 +74,55 @@ def test_problem_of_nearly_every_answer_is_only_explained(overlay: Overlay) -> N
         problems = known_problems(mine, target, _picks(answer), name)
         assert "apex 1.9.0 and deepspeed 0.18.2: they corrupt each other (a bad day)." in problems
     assert not any("corrupt" in text for text in known_problems(mine, target, _picks(answer), "torch"))
+
+
+SHOWN = {
+    ("warn", "wrong results"): True,
+    ("warn", "hang"): True,
+    ("warn", "slow"): True,
+    ("warn", "missing feature"): True,
+    ("warn", "handled"): False,
+    ("explain", "wrong results"): True,
+    ("explain", "hang"): True,
+    ("explain", "slow"): False,
+    ("explain", "missing feature"): False,
+    ("explain", "handled"): False,
+}
+
+
+@pytest.mark.parametrize(("keys", "shown"), SHOWN.items())
+def test_rank_decides_what_an_answer_says(keys: tuple[str, str], shown: bool, overlay: Overlay) -> None:
+    effect, rank = keys
+    combination = _first(2)
+    row = _row(combination, f'effect = "{effect}"', f'rank = "{rank}"')
+    answer = resolve(mine := load([overlay(row)]), ask(mine, _pinned(combination)))
+    assert bool(_said(answer)) == shown
+
+
+def test_gravest_problem_is_said_first(overlay: Overlay) -> None:
+    ranks = ["slow", "wrong results", "missing feature", "hang"]
+    rows = [
+        _row({name: TOGETHER[name]}, 'effect = "warn"', f'rank = "{rank}"')
+        for name, rank in zip(TOGETHER, ranks, strict=True)
+    ]
+    mine = load([overlay("\n".join(rows))])
+    said = [warning.partition(" ")[0] for warning in _said(resolve(mine, ask(mine, _pinned(TOGETHER))))]
+    assert said == ["deepspeed", "causal-conv1d", "apex", "bitsandbytes"]
+
+
+def test_release_that_writes_half_of_its_results_is_known(catalog: Catalog) -> None:
+    """Bitsandbytes 0.49 starts too few blocks for wavefronts of 64; RDNA's have 32."""
+    for gfx, bad in {"gfx90a": True, "gfx942": True, "gfx1100": False}.items():
+        target = replace(ask(catalog, "", site="frontier").target, gfx=(gfx,))
+        for version in ("0.48.2", "0.49.0", "0.49.1", "0.49.2", "0.50.0"):
+            said = known_bad_warnings(catalog, target, {"bitsandbytes": version})
+            assert any("half of each result" in str(each) for each in said) == (bad and "0.49" in version)
+
+
+def test_gravest_fact_about_a_gpu_is_said_of_nearly_every_answer(catalog: Catalog) -> None:
+    target = ask(catalog, "").target
+    said = known_bad_warnings(catalog, target, {"torch": "2.9.1+rocm6.4"})
+    assert "silently diverge" in str(said[0])
 
 
 # Refused combinations.
