@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
@@ -246,3 +247,80 @@ def test_no_command_writes_a_login(
     assert "s3cr3t" not in output.out + output.err
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or b"s3cr3t" not in path.read_bytes(), path
+
+
+SECRETS = {
+    "a login": "https://me:s3cr3tword@127.0.0.1:9/simple",
+    "an option": "tool --token s3cr3tword",
+    "an option with =": "tool --password=s3cr3tword",
+    "curl -u": "curl -u me:s3cr3tword https://host.example/file",
+    "a header": "curl -H 'Authorization: Bearer s3cr3tword' https://host.example/file",
+    "another header": "curl -H 'X-Api-Key: s3cr3tword' https://host.example/file",
+    "a cookie": "curl --cookie 'session=s3cr3tword' -H \"Cookie: c=s3cr3tword\" https://host.example",
+    "a variable": "MYSITE_PASS=s3cr3tword",
+    "another variable": "export MYSERVICE_KEY='s3cr3tword'",
+    "mysql": "MYSQL_PWD=s3cr3tword",
+    "a passphrase": "passphrase: s3cr3tword",
+    "wandb": "wandb login 0123456789abcdef0123456789abcdef01234567",
+    "a key of Google": "AIzaSyA1234567890123456789012345678901x",
+    "a hook of Slack": "https://hooks.slack.com/services/T000/B000/s3cr3tword",
+    "netrc": "machine host.example login me password s3cr3tword",
+    "a private key": "echo '-----BEGIN RSA PRIVATE KEY-----\ns3cr3tword\n-----END RSA PRIVATE KEY-----'",
+}
+PLANTED = re.compile(rb"s3cr3tword|0123456789abcdef|AIzaSyA")
+
+
+def inputs_with(secret: str) -> dict[str, str]:
+    """Return an input of each kind that has a secret where its format can have one."""
+    line = secret.replace("\n", " ")
+    name, _, value = (
+        line.removeprefix("export ").partition("=")
+        if "=s3cr3t" in line[:20]
+        else ("HF_TOKEN", "", "s3cr3tword")
+    )
+    index = secret if "://" in secret and " " not in secret else "https://host.example/simple"
+    return {
+        "requirements.txt": f"numpy\n--extra-index-url {index}\nx {line}\n# {line}\n",
+        "direct.txt": f"x @ {index}/x.zip\ny @ {line}\n",
+        "Dockerfile": f"FROM rocm/pytorch\nENV NAME {line}\nRUN {line} && pip install x -i {index}\n",
+        "env.yml": f"dependencies:\n- python=3.12\n- pip:\n  - -i {index}\n  - |-\n    x {line}\nvariables:\n"
+        f"  NAME: {line!r}\n  {name}: {value}\n",
+        "container.def": f"Bootstrap: docker\nFrom: rocm/pytorch\n%post\n  {line}\n  pip install x\n",
+        "job.sh": f"#!/bin/bash\n#SBATCH --gpus=1\n{secret}\nsrun python x.py {line}\n",
+        "build.log": f"+ {line}\n{secret}\nRuntimeError: {line}\nerror: command failed {line}\n",
+        "pyproject.toml": f'[project]\nname = \'x\'\nversion = \'1\'\ndependencies = ["""{line}"""]\n',
+    }
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
+def test_no_output_repeats_a_secret_of_an_input(
+    secret: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name, text in inputs_with(secret).items():
+        Path(name).write_text(text)
+        for options in ([], ["--format", "json", "--debug"]):
+            main(["-vv", "check", name, "--site", "lumi-g", "--offline", *options])
+            output = capfd.readouterr()
+            assert not PLANTED.search((output.out + output.err).encode()), name
+        Path(name).unlink()
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or not PLANTED.search(path.read_bytes()), path
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_repair_leaves_out_logins_and_says_where_they_belong(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    wheel = tiny_wheel(tmp_path / "www" / "simple" / "good", "good", "1.0")
+    (wheel.parent / "index.html").write_text(f'<a href="{wheel.name}">{wheel.name}</a>')
+    with web_server(tmp_path / "www") as server:
+        index = server.replace("//", "//me:s3cr3tword@") + "/simple"
+        Path("requirements.txt").write_text("good==2.0\n")
+        main(["check", "requirements.txt", "--repair", "-o", "new", "--index-url", index, "--backend", "cpu",
+              "--site", "lumi-c"])  # fmt: skip
+    assert "~/.netrc" in capsys.readouterr().err
+    assert "index-url" in Path("new/matrix.toml").read_text()
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or b"s3cr3tword" not in path.read_bytes(), path
