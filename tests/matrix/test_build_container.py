@@ -365,6 +365,20 @@ def test_files_of_others_stay_in_wheelhouse(work: Path) -> None:
     del work
 
 
+@pytest.mark.parametrize("name", ["../../precious.tex", "..", "", ".", "/precious", "missing"])
+def test_list_of_files_leads_nowhere_else(work: Path, name: str) -> None:
+    """Another member of the group has changed the list of the files that may be removed."""
+    assert made() == 0
+    (work / "precious.tex").write_text("mine")
+    state = Path("train.sif.files", "state.json")
+    document = json.loads(state.read_bytes())
+    state.write_text(json.dumps({**document, "wheels": [*document["wheels"], name]}))
+    change_image(work)
+    assert made() == 0
+    assert (work / "precious.tex").read_text() == "mine"
+    assert len([*Path("train.sif.files", "wheels").iterdir()]) == 2
+
+
 @pytest.mark.parametrize(
     "way",
     ["train.sif.files", "train.sif.files/wheels", "train.sif.files/state.json", "train.sif.files/env.yml"],
