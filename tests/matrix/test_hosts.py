@@ -11,9 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from builders.index_client import IndexClient
-from matrix.api import write_lock
-from matrix.building.locked import check_sources, unnamed_hosts
+from matrix.api import read_lock, write_lock
+from matrix.building.locked import check_sources, is_own, unnamed_hosts
 from matrix.cli import main
+from matrix.input.locking import exclude_file
 from matrix.input.settings import Settings
 from resolver.errors import LockError
 from resolver.facts.catalog import Catalog
@@ -203,6 +204,18 @@ def test_wheel_on_this_machine_is_fetched_if_it_is_the_users(
     write_lock(lock_of(locked_pick("good", "1.0", File(link.name, link.as_uri()))))
     assert main(["fetch"]) == 1
     assert copies_of(secret) == []
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("own", [True, False])
+def test_excluded_file_does_not_change_whose_lock_it_is(*, own: bool) -> None:
+    lock = lock_of(locked_pick("good", "1.0", File(GOOD, "file:///data/good.whl", ZEROS)))
+    write_lock(lock) if own else Path("matrix.lock").write_text(dumps(lock))
+    assert is_own(read_lock("matrix.lock")) is own
+    exclude_file(Path("matrix.lock"), "good", ZEROS, "requires CUDA")
+    changed = read_lock("matrix.lock")
+    assert changed.request.excluded
+    assert is_own(changed) is own
 
 
 @pytest.mark.parametrize("name", ["id_rsa", "other-1.0-py3-none-any.whl", "good-1.0.sh", "good-x.tar.gz"])
