@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from resolver.indexes import File
 from resolver.lock import dumps
 from resolver.model import Distribution
 from resolver.reporter import SILENT
+from resolver.texts import masked
 from tests.support.locks import built_pick, lock_of, locked_pick
 from tests.support.tiny import tiny_wheel
 from tests.support.web_server import web_server
@@ -306,6 +308,42 @@ def test_no_output_repeats_a_secret_of_an_input(
         Path(name).unlink()
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or not PLANTED.search(path.read_bytes()), path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--a",
+        "token=",
+        "-----BEGIN ",
+        "://",
+        "KEY_",
+        "login a ",
+        "cookie:",
+        "-u a",
+        "a.b-",
+        "token \\",
+        "hf_",
+        "xoxb-",
+    ],
+)
+def test_masking_takes_time_that_grows_with_the_text(text: str) -> None:
+    started = time.process_time()
+    masked("token " + text * (200_000 // len(text)))
+    assert time.process_time() - started < 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "matrix @ git+https://github.com/ROCm/apex@0123456789abcdef0123456789abcdef01234567",
+        "ssh://git@host.example/x", "docker run -u 1000:1000", "key: 3f1c9a52", "token=$CI_TOKEN",
+        "PWD=/home/me", "password authentication failed", "PASS: test_apex",
+        "sk-learn-contrib-with-a-long-name==1.0",
+    ],
+)  # fmt: skip
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert masked(text) == text
 
 
 @pytest.mark.usefixtures("own_cache")
