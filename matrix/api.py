@@ -211,7 +211,7 @@ def write_lock(resolution: Resolution, path: str | Path = "matrix.lock") -> None
     """
     from builders.containers.image import with_cached_digest
     from builders.storage.files import write_atomic
-    from matrix.building.locked import note_own
+    from matrix.input.locking import note_own
     from resolver.lock import dumps
 
     text = dumps(with_cached_digest(resolution))

@@ -7,20 +7,21 @@ that the user's own configuration names; and every file that it names elsewhere 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from builders.building.inputs import environment_of
+from builders.building.plan import find_build_host, plan
+from builders.index_client import IndexClient
 from builders.network.urls import git_commit, local_path, mirrored, package_sources, without_password
-from builders.storage.files import cache_root, make_directories
+from matrix.input.inputs import read_inputs
+from matrix.input.locking import is_own
 from matrix.show.render import counted
 from resolver.errors import LockError, MatrixError
 from resolver.indexes import File
-from resolver.lock import dumps
 
 if TYPE_CHECKING:
     import argparse
@@ -57,9 +58,6 @@ def wheels_of_lock(
     warning, if this machine cannot determine it. `candidates` are looked up unless the caller has them.
     `args` may have the options of a build host.
     """
-    # Here and below where it is needed: every `matrix resolve` imports this module.
-    from builders.building.plan import find_build_host, plan
-
     wheels = {**(candidate_wheels(lock, index) if candidates is None else candidates)}
     several = [name for name, paths in wheels.items() if len(paths) > 1]
     if not several:
@@ -90,8 +88,6 @@ def wheels_of_lock(
 
 def candidate_wheels(lock: Resolution, index: Index) -> dict[str, list[Path]]:
     """Return the wheels with the versions of a lock, preferably those that its Python can install."""
-    from builders.building.inputs import environment_of
-
     rank = environment_of(lock).rank
     found = {pick.name: index.wheels_of(pick.name, pick.pinned) for pick in lock.built()}
     return {
@@ -114,8 +110,6 @@ def check_sources(lock: Resolution, settings: Settings, catalog: Catalog, consol
     safe = {"", "https", "git+https", "git+ssh"}
     if all(file.sha256 and urlsplit(file.url).scheme in safe for _, file in files) or is_own(lock):
         return
-    from matrix.input.inputs import read_inputs
-
     inputs = read_inputs(settings)
     sources = inputs.package_sources()
     own = [*sources.indexes, *sources.find_links, *settings.mirrors.values()]
@@ -168,25 +162,6 @@ def _problem(file: File, mirrors: Mapping[str, str], own: Sequence[str], unnamed
     return "" if scheme in {"", "https"} or is_named else "is not an https URL"
 
 
-def is_own(lock: Resolution) -> bool:
-    """Return whether this user wrote a lock; the record of others, in a shared cache, does not count."""
-    with suppress(OSError, LockError):  # a lock of others may lack what each lock of ours has
-        return _own_record(dumps(lock)).stat().st_uid == os.getuid()
-    return False
-
-
-def _own_record(text: str) -> Path:
-    return cache_root() / "locks" / hashlib.sha256(text.encode()).hexdigest()
-
-
-def note_own(text: str) -> None:
-    """Remember that this user wrote a lock, which therefore may name whatever the user's request named."""
-    record = _own_record(text)
-    with suppress(OSError):  # a read-only cache
-        make_directories(record.parent)
-        record.touch()
-
-
 def unnamed_hosts(lock: Resolution, settings: Settings, catalog: Catalog) -> list[str]:
     """Return the hosts in the URLs of a lock that neither the user nor the user's catalog names.
 
@@ -231,8 +206,6 @@ def _is_linked(name: str, file: File | None, indexes: set[str], settings: Settin
     """Return whether the cached page of a project on a configured index links to a host."""
     if file is None or file.index not in indexes:
         return False
-    from builders.index_client import IndexClient
-
     client = IndexClient([file.index], mirrors=settings.mirrors, offline=True)
     try:
         project = client.project(name)
