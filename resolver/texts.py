@@ -73,13 +73,13 @@ _BASIC = re.compile(
 """``curl -u USER:PASSWORD``, not ``docker run -u 1000:1000``; ``wandb login KEY``, and lines of netrc."""
 _KNOWN_TOKEN = re.compile(
     r"\b(?:gh[opusr]_\w{30,}|github_pat_\w{22,}|glpat-[\w-]{20,}|hf_[A-Za-z0-9]{30,}|pypi-AgE[\w-]{40,}"
-    r"|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}|AIza[\w-]{35}|AKIA[A-Z0-9]{16})\b|(?<=hooks\.slack\.com/services/)[\w/]+"
+    r"|sk-(?:proj-|ant-)?[A-Za-z0-9]{20,}|xox[abprs]-[\w-]{10,}|AIza[\w-]{35}|AKIA[A-Z0-9]{16})\b|(?<=hooks\.slack\.com/services/)[\w/]+"
 )
 _NAMED = re.compile(
-    r"(?:(?<!\w)(?<!\w[.-])(?P<name>\w[\w.-]{0,100})['\"]?\s?[=:]\s?|(?<=\s)--(?P<option>[\w-]{1,100})\s)"
+    r"(?:(?<!\w)(?<!\w[.-])(?P<name>\w[\w.-]{0,100})['\"]?\s?[=:]\s?|(?<![\w-])--(?P<option>[\w-]{1,100})\s)"
 )
-_VALUE = re.compile(r"'[^'\n]+'|\"[^\"\n]+\"|[^\s'\"$,;)}\]]{3,}")
-"""A value; not a variable, which is no secret."""
+_VALUE = re.compile(r"\\{0,4}'[^'\n]+'?|\\{0,4}\"[^\"\n]+\"?|[^\s'\"$,;)}\]\\]{3,}")
+"""A value, perhaps quoted again, or cut off; not a variable, which is no secret."""
 _SECRET_WORDS = {"password", "passwd", "passphrase", "token", "secret", "apikey", "credentials", "cookie"}
 _SECRET_ENDINGS = {"key", "pass", "pwd"}
 

@@ -572,7 +572,8 @@ class _Work:
         count = len(lock.distributions)
         resolve = self.steps["resolve"]
         resolve.detail = f"{counted(count, 'distribution')}; {resolve.detail}"
-        missing = [pick for pick in lock.distributions if _is_missing(pick)]
+        published = [pick for pick in lock.distributions if pick.origin == "published" and pick.files]
+        missing = [pick for pick in published if not cached_file(pick.files[0]).exists()]
         size = format_size(sum(pick.files[0].size for pick in missing))
         parts = [f"{counted(len(missing), 'file')} to download, {size}"] if missing else []
         parts += [] if lock.is_complete else ["what the lock leaves open"]
@@ -732,11 +733,6 @@ def _unplanned(pick: Distribution, estimate: Resources) -> TaskState:
         seconds=None if estimate.source == "guess" else round(estimate.seconds, 1),
         seconds_from=estimate.source,
     )
-
-
-def _is_missing(pick: Distribution) -> bool:
-    """Return whether a file of the lock is not in the cache."""
-    return pick.origin == "published" and bool(pick.files) and not cached_file(pick.files[0]).exists()
 
 
 def _shown(path: Path) -> str:

@@ -30,6 +30,7 @@ from matrix.judging.nearest import conda_lines, with_conda
 from matrix.judging.repair import Change
 from matrix.judging.running import ALL_REDUCE_SECONDS, SCRIPT, TIME, submit_job
 from matrix.judging.verdict import VERDICTS, Judgement, Verdict, conclude
+from matrix.reading.pip_line import counts_on_linux
 from matrix.show.check_text import answers
 from matrix.show.json_document import JsonDocument
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
@@ -228,7 +229,7 @@ def _lost(judged: Judgement, reading: Reading, answer: Resolution) -> list[Chang
         Change(str(item), "", why.get(item.name, ""), needed=True)
         for item in reading.items
         if item.installer in {"pip", "unknown"} and item.name not in there and not item.url
-        if str(item) not in changed and item.name != "python"
+        if str(item) not in changed and item.name != "python" and counts_on_linux(item.marker)
     ]
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from builders.index_client import IndexClient
-from matrix.api import write_lock
-from matrix.building.locked import check_sources, unnamed_hosts
+from matrix.api import read_lock, write_lock
+from matrix.building.locked import check_sources, is_own, unnamed_hosts
 from matrix.cli import main
+from matrix.input.locking import exclude_file
 from matrix.input.settings import Settings
 from resolver.errors import LockError
 from resolver.facts.catalog import Catalog
@@ -21,6 +23,7 @@ from resolver.indexes import File
 from resolver.lock import dumps
 from resolver.model import Distribution
 from resolver.reporter import SILENT
+from resolver.texts import masked
 from tests.support.locks import built_pick, lock_of, locked_pick
 from tests.support.tiny import tiny_wheel
 from tests.support.web_server import web_server
@@ -203,6 +206,18 @@ def test_wheel_on_this_machine_is_fetched_if_it_is_the_users(
     assert copies_of(secret) == []
 
 
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("own", [True, False])
+def test_excluded_file_does_not_change_whose_lock_it_is(*, own: bool) -> None:
+    lock = lock_of(locked_pick("good", "1.0", File(GOOD, "file:///data/good.whl", ZEROS)))
+    write_lock(lock) if own else Path("matrix.lock").write_text(dumps(lock))
+    assert is_own(read_lock("matrix.lock")) is own
+    exclude_file(Path("matrix.lock"), "good", ZEROS, "requires CUDA")
+    changed = read_lock("matrix.lock")
+    assert changed.request.excluded
+    assert is_own(changed) is own
+
+
 @pytest.mark.parametrize("name", ["id_rsa", "other-1.0-py3-none-any.whl", "good-1.0.sh", "good-x.tar.gz"])
 def test_file_of_a_lock_must_have_the_name_of_a_wheel_or_an_sdist(name: str) -> None:
     with pytest.raises(LockError, match="is not the name of a wheel or an sdist of good"):
@@ -306,6 +321,42 @@ def test_no_output_repeats_a_secret_of_an_input(
         Path(name).unlink()
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or not PLANTED.search(path.read_bytes()), path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--a",
+        "token=",
+        "-----BEGIN ",
+        "://",
+        "KEY_",
+        "login a ",
+        "cookie:",
+        "-u a",
+        "a.b-",
+        "token \\",
+        "hf_",
+        "xoxb-",
+    ],
+)
+def test_masking_takes_time_that_grows_with_the_text(text: str) -> None:
+    started = time.process_time()
+    masked("token " + text * (200_000 // len(text)))
+    assert time.process_time() - started < 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "matrix @ git+https://github.com/ROCm/apex@0123456789abcdef0123456789abcdef01234567",
+        "ssh://git@host.example/x", "docker run -u 1000:1000", "key: 3f1c9a52", "token=$CI_TOKEN",
+        "PWD=/home/me", "password authentication failed", "PASS: test_apex",
+        "sk-learn-contrib-with-a-long-name==1.0",
+    ],
+)  # fmt: skip
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert masked(text) == text
 
 
 @pytest.mark.usefixtures("own_cache")
