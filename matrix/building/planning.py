@@ -94,20 +94,25 @@ def tasks_of(
     """Return the tasks of a lock, in install order."""
     if not lock.built(names):
         return []
-    build_host = _build_host(lock, names, args)
+    build_host = _build_host(lock, catalog, names, args)
     return plan(lock, catalog, index, build_host, names)
 
 
-def build_host_of(lock: Resolution, args: argparse.Namespace, names: Sequence[str] = ()) -> BuildHost:
+def build_host_of(
+    lock: Resolution, catalog: Catalog, args: argparse.Namespace, names: Sequence[str] = ()
+) -> BuildHost:
     """Return the build host for a lock that the options choose."""
+    cpu = args.cpu or catalog.site[lock.target.site].cpu
     return find_build_host(
-        lock, names, kind=args.where, image=args.base_image, python=args.python_from, cpu=args.cpu
+        lock, names, kind=args.where, image=args.base_image, python=args.python_from, cpu=cpu
     )
 
 
-def _build_host(lock: Resolution, names: Sequence[str], args: argparse.Namespace) -> BuildHost:
+def _build_host(
+    lock: Resolution, catalog: Catalog, names: Sequence[str], args: argparse.Namespace
+) -> BuildHost:
     try:
-        return build_host_of(lock, args, names)
+        return build_host_of(lock, catalog, args, names)
     except EnvironmentLacksError as error:
         listed = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in lock.built(names))
         target = ", ".join(lock.target.gfx) or "this machine's CPU"
