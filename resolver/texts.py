@@ -54,6 +54,35 @@ Digest = Annotated[str, Meta(pattern=_DIGEST)]
 OpsText = Annotated[str, Meta(pattern=_OPS)]
 Gfx = Annotated[str, Meta(pattern=_GFX)]
 
+_MASK = "***"
+_SIGN = re.compile(
+    r"://[^/\s]*@|(?i:key|pass|pwd|token|secret|cookie|authorization|wandb|credential)|(?:^|\s)-u|--user"
+    r"|AIza|AKIA|gh[opusr]_|glpat|github_pat|hf_|pypi-A|sk-|xox|hooks\.slack"
+)
+"""Finds texts that may have a secret; all others, most of a document, are left as they are."""
+_LOGIN = re.compile(r"(?<!ssh://)(?<=://)[^/\s@'\"]+@|(?<=ssh://)[^/\s@'\":]*:[^/\s@'\"]*@")
+"""The user of a URL for ssh is no secret: it says where the repository is."""
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL
+)
+_HEADER = re.compile(r"(?i)\b((?:proxy-)?authorization\s?:\s?|(?:set-)?cookie\s?:\s?)[^'\"\n]+")
+_BASIC = re.compile(
+    r"((?:^|\s)(?:-u|--user|--proxy-user)[ =]['\"]?)(?!\d+:\d+\b)[^\s'\":]*:[^\s'\"]+"
+    r"|(\b(?:wandb login|sshpass -p|login \S{1,100} password) )[^\s-]\S*"
+)
+"""``curl -u USER:PASSWORD``, not ``docker run -u 1000:1000``; ``wandb login KEY``, and lines of netrc."""
+_KNOWN_TOKEN = re.compile(
+    r"\b(?:gh[opusr]_\w{30,}|github_pat_\w{22,}|glpat-[\w-]{20,}|hf_[A-Za-z0-9]{30,}|pypi-AgE[\w-]{40,}"
+    r"|sk-(?:proj-|ant-)?[A-Za-z0-9]{20,}|xox[abprs]-[\w-]{10,}|AIza[\w-]{35}|AKIA[A-Z0-9]{16})\b|(?<=hooks\.slack\.com/services/)[\w/]+"
+)
+_NAMED = re.compile(
+    r"(?:(?<!\w)(?<!\w[.-])(?P<name>\w[\w.-]{0,100})['\"]?\s?[=:]\s?|(?<![\w-])--(?P<option>[\w-]{1,100})\s)"
+)
+_VALUE = re.compile(r"\\{0,4}'[^'\n]+'?|\\{0,4}\"[^\"\n]+\"?|[^\s'\"$,;)}\]\\]{3,}")
+"""A value, perhaps quoted again, or cut off; not a variable, which is no secret."""
+_SECRET_WORDS = {"password", "passwd", "passphrase", "token", "secret", "apikey", "credentials", "cookie"}
+_SECRET_ENDINGS = {"key", "pass", "pwd"}
+
 _LINES = {ord("\n"): " ", ord("\t"): " "}
 _LARGEST_SHOWN = 80  # characters of a value
 _PATTERN = (
@@ -89,6 +118,58 @@ def escaped(value: Any) -> Any:  # noqa: ANN401  any data
     if isinstance(value, dict):
         return {escaped(key): escaped(item) for key, item in value.items()}
     return [escaped(item) for item in value] if isinstance(value, list) else value
+
+
+def masked(value: Any) -> Any:  # noqa: ANN401  any data
+    """Return data without the secrets in its texts: lines of files and of programs are repeated as evidence.
+
+    Logins in URLs are left out, except users of ssh without a password. Values of options, variables, keys
+    and headers whose name says that they are secret, tokens with a known prefix, and private keys become
+    ``***``. 40 hexadecimal digits are masked only there, because commits look the same.
+
+    Sources of the prefixes: "Behind GitHub's new authentication token formats" (github.blog), and the secret
+    scanning patterns on docs.github.com.
+
+    Examples
+    --------
+    >>> masked("git+ssh://git@host/x ssh://me:word@host/x pip -i https://me:word@host/simple a@b")
+    'git+ssh://git@host/x ssh://host/x pip -i https://host/simple a@b'
+    >>> masked("curl -u me:word -H 'Authorization: Bearer abc' --token abc --key abc")
+    "curl -u *** -H 'Authorization: ***' --token *** --key abc"
+    >>> masked({"env": ["MYSQL_PWD=word", "PWD=/home/me"], "HF_TOKEN": "word", "key": "a"})
+    {'env': ['MYSQL_PWD=***', 'PWD=/home/me'], 'HF_TOKEN': '***', 'key': 'a'}
+    """
+    if isinstance(value, dict):
+        return {
+            masked(name): _MASK if isinstance(item, str) and item and _is_secret(str(name)) else masked(item)
+            for name, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [masked(item) for item in value]
+    if not isinstance(value, str) or not _SIGN.search(value):
+        return value
+    text = _PRIVATE_KEY.sub(_MASK, _LOGIN.sub("", value))
+    text = _BASIC.sub(rf"\1\2{_MASK}", _HEADER.sub(rf"\1{_MASK}", text))
+    text = _KNOWN_TOKEN.sub(_MASK, text)
+    parts, at = [], 0
+    for match in _NAMED.finditer(text):
+        name = match["name"] or f"--{match['option']}"
+        if match.start() >= at and _is_secret(name) and (found := _VALUE.match(text, match.end())):
+            parts += [text[at : match.end()], _MASK]
+            at = found.end()
+    return "".join([*parts, text[at:]])
+
+
+def _is_secret(name: str) -> bool:
+    """Return whether the value with a name is a secret: ``WANDB_API_KEY``, ``--token`` or ``passwd``."""
+    words = set(re.split(r"[_.-]+", name.lower()))
+    if words & _SECRET_WORDS:
+        return True
+    return (
+        len(words) > 1
+        and bool(words & _SECRET_ENDINGS)
+        and (name.isupper() or bool(words & {"api", "access"}))
+    )
 
 
 def is_url(text: str) -> bool:

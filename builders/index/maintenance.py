@@ -33,7 +33,7 @@ from builders.index.pages import (
     upload_time,
 )
 from builders.index.repository import STATE_DIRECTORIES, Index, record_name, wheel_of
-from builders.storage.files import TEMPORARY_PREFIX, remove_tree
+from builders.storage.files import ABANDONED, TEMPORARY_PREFIX, remove_tree
 from builders.storage.lease import link_exclusively
 from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.versions import shorten, version_or_none
@@ -41,8 +41,6 @@ from resolver.versions import shorten, version_or_none
 if TYPE_CHECKING:
     from builders.audit import WheelAudit
 
-_ABANDONED = 3600.0
-"""Age in seconds from which a temporary file counts as abandoned."""
 _NOT_REPAIRED = {"wheel-without-record"}
 _ADOPT = "If you know where it comes from, run `matrix index add` with its path; otherwise remove it."
 
@@ -210,7 +208,7 @@ def _check_leftovers(index: Index, *, repair: bool) -> Iterator[Finding]:
 
 def _old(paths: Iterable[Path]) -> list[Path]:
     """Return the paths that no running process can still need."""
-    oldest = time.time() - _ABANDONED
+    oldest = time.time() - ABANDONED
     old = []
     for path in sorted(paths):
         with suppress(FileNotFoundError):

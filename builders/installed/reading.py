@@ -74,7 +74,8 @@ _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/l
 _MULTIARCH = re.compile(r"(/usr)?/lib(64)?/x86_64-linux-gnu")
 _LARGEST_RECORD, _LARGEST_TEXT = 1 << 24, LARGEST_METADATA
 _MOST_TEXT = 1 << 28  # bytes of all texts
-_MOST_ROWS = 1_000_000  # of all RECORDs; torch has 14,000
+_MOST_ROWS = 500_000  # of a RECORD; torch's has 14,000
+_MOST_OF_ALL = 2_000_000  # rows of all RECORDs; conda's images have each several times
 _SECONDS, _BYTES_PER_SECOND = 120, 1 << 24
 """CPU time for any image, and how much of a file justifies another second; real ones take a few percent."""
 _TREE = 1 << 34
@@ -238,7 +239,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         yield site, contents
 
     def _listed(self, site: str, info: str) -> dict[str, str]:
-        return {row[0]: posixpath.normpath(posixpath.join(site, row[0])) for row in self._record(info)}
+        return {row[0]: _below(site, row[0]) for row in self._record(info)}
 
     def _record(self, info: str) -> Iterator[list[str]]:
         record = self.texts.get(f"{info}/RECORD", b"").decode(errors="replace")
@@ -252,8 +253,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         for site, contents in self.distributions:
             for path, *rest in self._record(f"{site}/{contents.dist_info}"):
                 digest, size, *_ = [*rest, "", ""]
-                full = posixpath.normpath(posixpath.join(site, path))
-                found.setdefault(full, (f"{contents.name} {contents.version}", digest, size))
+                found.setdefault(_below(site, path), (f"{contents.name} {contents.version}", digest, size))
         return found
 
     @property
@@ -500,7 +500,7 @@ def installed(path: Path) -> Installed:
     objects = Objects(0)
     if (path / _TYKKY).is_file():
         path /= _TYKKY
-    left, rows = _MOST_TEXT, _MOST_ROWS
+    left, left_rows = _MOST_TEXT, _MOST_OF_ALL
     for file in files_of(path, _is_wanted):
         if file.link:
             links[file.path] = file.link
@@ -511,10 +511,11 @@ def installed(path: Path) -> Installed:
             _read(file, file.at, texts, runtimes, objects)
             text = texts.get(file.path, b"")
             left -= len(text)
-            rows -= text.count(b"\n") if file.path.endswith("/RECORD") else 0
-        if min(left, rows) < 0:
-            msg = f"{path} has more metadata than any real environment."
-            raise UsageError(msg)
+            rows = text.count(b"\n") if file.path.endswith("/RECORD") else 0
+            left_rows -= rows
+            if rows > _MOST_ROWS or min(left, left_rows) < 0:
+                msg = f"{path} has more metadata than any real environment."
+                raise UsageError(msg)
     is_image = any(map(_is_of_system, runtimes))
     if not is_image and not any(_INFO.search(name) for name in texts):
         msg = f"{printable(str(path))} has no Python packages."
@@ -530,6 +531,13 @@ def installed(path: Path) -> Installed:
         runtimes=runtimes,
         problems=objects.findings,
     )
+
+
+def _below(site: str, name: str) -> str:
+    """Return the path of a file that a RECORD names."""
+    if name.startswith(("/", ".")) or "/." in name or "//" in name:
+        return posixpath.normpath(posixpath.join(site, name))
+    return f"{site}/{name}"  # of most rows; normalizing them takes most of the time
 
 
 def _prefix_and_python(site: str) -> tuple[str, str]:

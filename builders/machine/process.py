@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from typing import IO
 from builders.machine import reaper
 from builders.storage.files import make_directories
 from resolver.errors import CommandError, TooSlowError
+from resolver.texts import masked
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +32,6 @@ _NETWORK_VARIABLES = (
     "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
 )  # fmt: skip
 """Additional variables for programs that use the network; the URL of a proxy may contain a password."""
-_CREDENTIALS = re.compile(r"(?<!ssh://)(?<=://)[^/\s@'\"]+@|(?<=ssh://)[^/\s@'\":]*:[^/\s@'\"]*@")
-"""The user of a URL for ssh is no secret: it says where the repository is."""
 
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _NOT_FOUND = 127  # exit code of a shell for a program that it cannot start
@@ -69,7 +67,7 @@ def run(
     _log.debug("%s: %s (output: %s)", what, shlex.join(command), log)
     make_directories(log.parent)
     with log.open("ab") as sink:
-        sink.write(f"$ {without_passwords(' '.join(command))}\n".encode())
+        sink.write(f"$ {masked(' '.join(command))}\n".encode())
         sink.flush()
         start = sink.tell()
         try:
@@ -114,19 +112,6 @@ def _run_reaped(
         assert process.stdin is not None  # noqa: S101  for mypy
         process.stdin.close()
         process.wait()
-
-
-def without_passwords(text: str) -> str:
-    """Return a text without the user names and passwords of its URLs, except users without a password of ssh.
-
-    Examples
-    --------
-    >>> without_passwords("git+ssh://git@host/x ssh://me:word@host/x")
-    'git+ssh://git@host/x ssh://host/x'
-    >>> without_passwords("pip --index-url=https://me:word@host/simple --proxy http://me@host a@b")
-    'pip --index-url=https://host/simple --proxy http://host a@b'
-    """
-    return _CREDENTIALS.sub("", text)
 
 
 def end_with_parent() -> None:

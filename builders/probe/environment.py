@@ -32,8 +32,6 @@ _INVALID = (
     UndefinedComparison,
     UndefinedEnvironmentName,
 )
-NOT_JUDGED = "not-judged"
-"""The ids of findings about checks that could not run end with this."""
 INSTALLERS = {"pip", "setuptools", "wheel"}
 """Distributions that most environments have, whatever they are for."""
 _LIBRARIES = (

@@ -11,7 +11,8 @@ import errno
 import hashlib
 import os
 import stat
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 TEMPORARY_PREFIX = ".tmp-"
 
+ABANDONED = 3600.0
+"""Age in seconds from which a temporary file counts as abandoned."""
 _FILE_RIGHTS = stat.S_IRGRP | stat.S_IWGRP
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
@@ -164,6 +167,15 @@ def write_atomic(target: Path, text: str | bytes) -> None:
         target.write_bytes(data)
         return
     replace_file(target.resolve(), data)  # a symbolic link is kept
+    _remove_abandoned(target.resolve())
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove the temporary files with a target's ending that killed commands left in its directory."""
+    for path in target.parent.glob(f"{TEMPORARY_PREFIX}{'[0-9a-f]' * 16}{target.suffix}"):
+        with suppress(OSError):  # another process was faster, or it belongs to another user
+            if path.lstat().st_mtime < time.time() - ABANDONED:
+                path.unlink()
 
 
 def sha256_of(path: Path) -> str:

@@ -168,8 +168,9 @@ class Container:
         self.state.wheels = tuple(sorted(names | earlier))  # first, so that a killed command leaves no other
         self.save()
         for name in earlier - names:
-            if Path(name).name == name:
-                (self.wheelhouse / name).unlink(missing_ok=True)
+            path = self.wheelhouse / name
+            if path.parent == self.wheelhouse and path.is_file():  # members of a group can edit the list
+                path.unlink(missing_ok=True)
         self.state.wheels = tuple(sorted(names))
         self.save()
 

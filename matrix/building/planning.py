@@ -88,14 +88,21 @@ def limits_of(context: Context) -> Limits:
     )
 
 
-def tasks_of(
-    lock: Resolution, catalog: Catalog, index: Index, args: argparse.Namespace, names: Sequence[str] = ()
-) -> list[Task]:
-    """Return the tasks of a lock, in install order."""
+def tasks_of(context: Context, index: Index, names: Sequence[str] = ()) -> list[Task]:
+    """Return the tasks of the lock, in install order."""
+    lock = context.lock
     if not lock.built(names):
         return []
-    build_host = _build_host(lock, catalog, names, args)
-    return plan(lock, catalog, index, build_host, names)
+    try:
+        build_host = build_host_of(lock, context.catalog_of_lock, context.args, names)
+    except EnvironmentLacksError as error:
+        listed = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in lock.built(names))
+        target = ", ".join(lock.target.gfx) or "this machine's CPU"
+        image = lock.version_of("base-image")
+        where = f"\nBase image: {image}" if image else ""
+        message = f"{error.message}\nNothing was built for {target}.{where}\nTo build:{listed}"
+        raise EnvironmentLacksError(message, hint=error.hint) from None
+    return plan(lock, context.catalog_of_lock, index, build_host, names)
 
 
 def build_host_of(
@@ -106,20 +113,6 @@ def build_host_of(
     return find_build_host(
         lock, names, kind=args.where, image=args.base_image, python=args.python_from, cpu=cpu
     )
-
-
-def _build_host(
-    lock: Resolution, catalog: Catalog, names: Sequence[str], args: argparse.Namespace
-) -> BuildHost:
-    try:
-        return build_host_of(lock, catalog, args, names)
-    except EnvironmentLacksError as error:
-        listed = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in lock.built(names))
-        target = ", ".join(lock.target.gfx) or "this machine's CPU"
-        image = lock.version_of("base-image")
-        where = f"\nBase image: {image}" if image else ""
-        message = f"{error.message}\nNothing was built for {target}.{where}\nTo build:{listed}"
-        raise EnvironmentLacksError(message, hint=error.hint) from None
 
 
 def refresh_published(tasks: Iterable[Task], index: Index) -> None:
@@ -260,14 +253,14 @@ def attach(executor: Slurm, context: Context) -> Run:
         return executor.follow()
 
 
-def build_in_jobs(tasks: Sequence[Task], catalog: Catalog, executor: Slurm, context: Context) -> Run:
+def build_in_jobs(tasks: Sequence[Task], executor: Slurm, context: Context) -> Run:
     """Fetch the inputs of tasks, build the tasks in jobs, and return the run when all jobs have ended.
 
     With ``--keep-going``, only the tasks fail whose inputs cannot be fetched.
     """
     args = context.args
     plan = make_plan([(context, tasks)], executor.index)
-    row = partition_of(catalog, context.lock.target.site, args.partition)
+    row = partition_of(context.catalog_of_lock, context.lock.target.site, args.partition)
     run = Run(
         directory=plan.directory,
         tasks=tuple(replace(task, inputs={}) for task in plan.missing),  # jobs do not need them

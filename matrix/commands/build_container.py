@@ -81,6 +81,7 @@ from resolver.errors import EnvironmentLacksError, LockError, MatrixError, Usage
 from resolver.lock import dumps, read_lock
 from resolver.model import Conflict
 from resolver.reporter import SILENT
+from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -186,6 +187,15 @@ def execute(context: Context) -> int:
         return _Work(context, container).run()
 
 
+def _check_gpu(lock: Resolution, catalog: Catalog) -> None:
+    """Raise `UsageError` if a lock is for a GPU that its site does not have."""
+    own = catalog.site[lock.target.site].gfx
+    if own and not {*lock.target.gfx} <= {*own}:
+        asked, has = join_words(lock.target.gfx, joiner="and"), join_words(own, joiner="and")
+        msg = f"The container would be for {asked}, but {lock.target.site} has {has}."
+        raise UsageError(msg, hint="Name the site that has this GPU with --site, or leave the GPU out.")
+
+
 class _Work:
     def __init__(self, context: Context, container: Container) -> None:
         args = context.args
@@ -266,6 +276,7 @@ class _Work:
 
     def _use(self, answer: Resolution) -> None:
         lock = with_cached_digest(answer)
+        _check_gpu(answer, self.context.with_lock(lock).catalog_of_lock)
         self._text = dumps(answer)
         self._of_lock = self.context.with_lock(lock)
         if self.context.args.dry_run:
@@ -379,7 +390,7 @@ class _Work:
     def _plan_wheels(self) -> list[Task]:
         args, lock = self.context.args, self.lock
         try:
-            tasks, self.wheels = build_wheels.planned_wheels(lock, self._catalog, self.index, args)
+            tasks, self.wheels = build_wheels.planned_wheels(self._of_lock, self.index)
         except EnvironmentLacksError as error:
             if not args.dry_run:
                 raise
@@ -403,8 +414,8 @@ class _Work:
         if executor is not None:
             executor.check()
         self._start("build-wheels", build_wheels.answer(self.wheels))
-        build_wheels.fetch_prebuilt(self.lock, self._catalog, (), context)
-        code = build_wheels.build_missing(tasks, self.wheels, self._catalog, executor, self._of_copy)
+        build_wheels.fetch_prebuilt(context)
+        code = build_wheels.build_missing(tasks, self.wheels, executor, self._of_copy)
         if not code:
             self._done("build-wheels", build_wheels.answer(self.wheels))
         return code
@@ -561,7 +572,8 @@ class _Work:
         count = len(lock.distributions)
         resolve = self.steps["resolve"]
         resolve.detail = f"{counted(count, 'distribution')}; {resolve.detail}"
-        missing = [pick for pick in lock.distributions if _is_missing(pick)]
+        published = [pick for pick in lock.distributions if pick.origin == "published" and pick.files]
+        missing = [pick for pick in published if not cached_file(pick.files[0]).exists()]
         size = format_size(sum(pick.files[0].size for pick in missing))
         parts = [f"{counted(len(missing), 'file')} to download, {size}"] if missing else []
         parts += [] if lock.is_complete else ["what the lock leaves open"]
@@ -721,11 +733,6 @@ def _unplanned(pick: Distribution, estimate: Resources) -> TaskState:
         seconds=None if estimate.source == "guess" else round(estimate.seconds, 1),
         seconds_from=estimate.source,
     )
-
-
-def _is_missing(pick: Distribution) -> bool:
-    """Return whether a file of the lock is not in the cache."""
-    return pick.origin == "published" and bool(pick.files) and not cached_file(pick.files[0]).exists()
 
 
 def _shown(path: Path) -> str:

@@ -75,11 +75,7 @@ def execute(context: Context) -> int:
     locks = contexts_of_locks(context)
     for lock in locks:
         check_sources(lock.lock, lock.settings, lock.catalog, context.console)
-    every = {
-        task.build_key: task
-        for lock in locks
-        for task in tasks_of(lock.lock, lock.catalog_of_lock, index, context.args)
-    }
+    every = {task.build_key: task for lock in locks for task in tasks_of(lock, index)}
     listed = join_words([str(lock.lock_path) for lock in locks])
     tasks = {task.build_key: task for task in (_task(key, every, listed) for key in context.args.keys)}
     missing = {key: task for key, task in tasks.items() if task.wheel is None}

@@ -58,8 +58,6 @@ if TYPE_CHECKING:
     from builders.building.plan import Task
     from builders.scheduling.batch import Run
     from matrix.command_line.context import Context
-    from resolver.facts.catalog import Catalog
-    from resolver.model import Resolution
 
 SUMMARY = "build, check and publish the wheels that the lock needs and the index does not have"
 EXAMPLE = "matrix build-wheels --backend cpu --index index"
@@ -106,12 +104,12 @@ def execute(context: Context) -> int:
         return _earlier_jobs(context)
     index = Index(args.index)
     executor = batch_system(index, context)
-    lock, catalog = _lock(context, names)
-    if lock is None:
+    of_lock = _with_lock(context, names)
+    if of_lock is None:
         return 1
     if not args.dry_run:
-        fetch_prebuilt(lock, catalog, names, context)
-    tasks, wheels = planned_wheels(lock, catalog, index, args, names)
+        fetch_prebuilt(of_lock, names)
+    tasks, wheels = planned_wheels(of_lock, index, names)
     if not args.dry_run and any(wheel.state == "to build" for wheel in wheels):
         context.console.info(answer(wheels))
         for wheel in wheels:
@@ -121,33 +119,29 @@ def execute(context: Context) -> int:
         for wheel in wheels:
             for warning in wheel.warnings:
                 context.console.warning(warning)
-    exit_code = 0 if args.dry_run else build_missing(tasks, wheels, catalog, executor, context)
+    exit_code = 0 if args.dry_run else build_missing(tasks, wheels, executor, of_lock)
     _print(wheels, index, context)
     return exit_code
 
 
 def planned_wheels(
-    lock: Resolution, catalog: Catalog, index: Index, args: argparse.Namespace, names: Sequence[str] = ()
+    context: Context, index: Index, names: Sequence[str] = ()
 ) -> tuple[list[Task], list[TaskState]]:
-    """Return the tasks of a lock, and for each task whether and why its wheel will be built."""
-    tasks = tasks_of(lock, catalog, index, args, names)
+    """Return the tasks of the lock, and for each task whether and why its wheel will be built."""
+    tasks = tasks_of(context, index, names)
     refresh_published(tasks, index)
     return tasks, [_planned(task, index) for task in tasks]
 
 
 def build_missing(
-    tasks: Sequence[Task],
-    wheels: Sequence[TaskState],
-    catalog: Catalog,
-    executor: Slurm | None,
-    context: Context,
+    tasks: Sequence[Task], wheels: Sequence[TaskState], executor: Slurm | None, context: Context
 ) -> int:
     """Build the wheels that the index lacks and record the results; raise without ``--keep-going``."""
     missing = [task for task in tasks if task.wheel is None]
     if not missing:
         return 0
     if executor:
-        finished = build_in_jobs(missing, catalog, executor, context)
+        finished = build_in_jobs(missing, executor, context)
         return record(finished, wheels, executor.index, context)
     limits = replace(limits_of(context), until=stop_time(context.console))
     builds = Builds(
@@ -178,31 +172,29 @@ def batch_system(index: Index, context: Context) -> Slurm | None:
     return executor
 
 
-def _lock(context: Context, names: Sequence[str]) -> tuple[Resolution | None, Catalog]:
-    """Return the lock and its catalog; resolve if there is no lock."""
+def _with_lock(context: Context, names: Sequence[str]) -> Context | None:
+    """Return the context with a lock; resolve if there is none. None if there is no resolution."""
     args, console = context.args, context.console
     if context.has_lock:
-        catalog = context.catalog_of_lock
-        same_target(context.lock, args, catalog)
-        check_sources(context.lock, context.settings, context.catalog, context.console)
-        return context.lock, catalog
+        same_target(context.lock, args, context.catalog_of_lock)
+        check_sources(context.lock, context.settings, context.catalog, console)
+        return context
     if names and not context.settings.has_requirements:
         context = context.with_settings(requirements=list(names))
-    catalog = context.catalog_with_image
     answer = context.resolve()
     if isinstance(answer, Conflict):
         show_conflict(answer, context, args.lock)
-        return None, catalog
+        return None
     lock = with_cached_digest(answer)
     if not args.dry_run:
         write_lock(lock, args.lock)
         console.info(f"There was no lock; resolved and wrote {args.lock}.")
-    return lock, catalog
+    return context.with_lock(lock)
 
 
-def fetch_prebuilt(lock: Resolution, catalog: Catalog, names: Sequence[str], context: Context) -> None:
+def fetch_prebuilt(context: Context, names: Sequence[str] = ()) -> None:
     """Fetch, audit and judge wheels that others compiled; raise `MatrixError` if one is unsound or unfit."""
-    settings = context.settings
+    settings, lock, catalog = context.settings, context.lock, context.catalog_of_lock
     check = check_of(lock, catalog, partial(exclude_pick, context.lock_path))
     for pick in prebuilt(lock, catalog):
         if not names or pick.name in names:

@@ -23,12 +23,14 @@ from matrix.command_line.options import (
 from matrix.commands import env
 from matrix.consumers import consumer_names
 from matrix.consumers.shared.installation import write_files
+from matrix.input.request_file import without_logins
 from matrix.input.settings import REQUEST_FILE
 from matrix.judging.judge import judge_thing, unreadable
 from matrix.judging.nearest import conda_lines, with_conda
 from matrix.judging.repair import Change
 from matrix.judging.running import ALL_REDUCE_SECONDS, SCRIPT, TIME, submit_job
 from matrix.judging.verdict import VERDICTS, Judgement, Verdict, conclude
+from matrix.reading.pip_line import counts_on_linux
 from matrix.show.check_text import answers
 from matrix.show.json_document import JsonDocument
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
@@ -227,7 +229,7 @@ def _lost(judged: Judgement, reading: Reading, answer: Resolution) -> list[Chang
         Change(str(item), "", why.get(item.name, ""), needed=True)
         for item in reading.items
         if item.installer in {"pip", "unknown"} and item.name not in there and not item.url
-        if str(item) not in changed and item.name != "python"
+        if str(item) not in changed and item.name != "python" and counts_on_linux(item.marker)
     ]
 
 
@@ -279,11 +281,16 @@ def _write(context: Context, answer: Resolution, stays: list[str]) -> list[Path]
         msg = f"Nothing was written: {consumer} does not install what conda has, {join_words(stays, most=5)}."
         raise UsageError(msg, hint="Use --for cotainr or --for tykky, or leave it out with --drop NAME.")
     make_directories(folder)
+    known = without_logins(context.settings)
+    if known != context.settings:
+        context.console.warning(
+            f"The logins of the indexes are not in {folder / REQUEST_FILE}. Put them into ~/.netrc, or into "
+            "pip's configuration (PIP_EXTRA_INDEX_URL)."
+        )
     settings = {
-        field.encode_name: getattr(context.settings, field.name)
-        for field in msgspec.structs.fields(type(context.settings))
-        if field.name not in _NOT_WRITTEN
-        and getattr(context.settings, field.name) not in (None, [], "", False, {}, ())
+        field.encode_name: getattr(known, field.name)
+        for field in msgspec.structs.fields(type(known))
+        if field.name not in _NOT_WRITTEN and getattr(known, field.name) not in (None, [], "", False, {}, ())
     }
     settings["requirements"] = [requirement.text for requirement in answer.request.requirements]
     request, lock = folder / REQUEST_FILE, folder / LOCK_FILE

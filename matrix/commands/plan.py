@@ -107,9 +107,8 @@ def execute(context: Context) -> int:
     names = check_names(args.names)
     tasks = []
     for lock in contexts_of_locks(context):
-        catalog = lock.catalog_of_lock
-        same_image(lock.lock, lock.args, catalog)
-        tasks.append((lock, tasks_of(lock.lock, catalog, index, lock.args, names)))
+        same_image(lock.lock, lock.args, lock.catalog_of_lock)
+        tasks.append((lock, tasks_of(lock, index, names)))
     plan = make_plan(tasks, index)
     if args.format == "json":
         console.document(plan, args.output)

@@ -29,7 +29,7 @@ def store_request(settings: Settings) -> None:
     Logins in URLs of indexes are left out: pip's configuration or ``~/.netrc`` is the place for them.
     """
     document = _document()
-    default = Settings()
+    default, settings = Settings(), without_logins(settings)
     for field in msgspec.structs.fields(Settings):
         value = getattr(settings, field.name)
         if (
@@ -38,12 +38,18 @@ def store_request(settings: Settings) -> None:
             or value == getattr(default, field.name)
         ):
             continue
-        if field.name == "index_url":
-            value = without_password(value)
-        elif field.name == "extra_index_url":
-            value = [without_password(url) for url in value]
         document[field.encode_name] = value
     write_request(document)
+
+
+def without_logins(settings: Settings) -> Settings:
+    """Return settings without the logins in URLs of indexes and mirrors."""
+    return msgspec.structs.replace(
+        settings,
+        index_url=settings.index_url and without_password(settings.index_url),
+        extra_index_url=list(map(without_password, settings.extra_index_url)),
+        mirrors={prefix: without_password(url) for prefix, url in settings.mirrors.items()},
+    )
 
 
 def write_request(document: tomlkit.TOMLDocument) -> None:

@@ -6,6 +6,8 @@ import difflib
 import re
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from matrix.judging.lines import check_conda, check_lines, check_paths
 from matrix.judging.packages import (
     check_extensions,
@@ -14,6 +16,7 @@ from matrix.judging.packages import (
     check_names,
     check_torch,
 )
+from matrix.reading.pip_line import counts_on_linux
 from matrix.reading.requirements import Document, Entry, fixable, in_order, read_requirements
 from matrix.show.render import count_text
 
@@ -24,16 +27,8 @@ if TYPE_CHECKING:
     from matrix.judging.target import ExpectedTarget
     from matrix.reading.items import Item, Reading
 
-_CHECKS = (
-    check_lines,
-    check_paths,
-    check_indexes,
-    check_torch,
-    check_names,
-    check_extensions,
-    check_known,
-    check_conda,
-)
+_OF_FORM = (check_lines, check_paths, check_conda)
+_OF_PACKAGES = (check_indexes, check_torch, check_names, check_extensions, check_known)
 _CONDA_KEY = re.compile(r"(?m)^(dependencies|channels)\s*:")
 _MOST_ROUNDS = 50
 """Limit for corrections one after another; real files need far fewer."""
@@ -85,7 +80,12 @@ def _line_of(item: Item) -> str:
 
 def check(document: Document, expected: ExpectedTarget) -> list[Finding]:
     """Return the findings in a file, ordered by line."""
-    findings = [finding for rule in _CHECKS for finding in rule(document, expected)]
+    counting = [
+        entry for entry in document.entries if ";" not in entry.text or counts_on_linux(entry.pip.marker)
+    ]
+    on_linux = replace(document, entries=counting)
+    findings = [finding for rule in _OF_FORM for finding in rule(document, expected)]
+    findings += [finding for rule in _OF_PACKAGES for finding in rule(on_linux, expected)]
     return in_order([*document.findings, *findings], document.name)
 
 

@@ -19,6 +19,7 @@ from matrix.judging.repair import Change, changed_versions, nearest, replaced
 from matrix.judging.target import expect_request
 from matrix.judging.verdict import JudgedItem, Judgement, Verdict
 from matrix.reading.items import Item
+from matrix.reading.pip_line import counts_on_linux
 from resolver.errors import MatrixError, NoVersionError
 from resolver.model import Conflict, Resolution
 from resolver.requirements import parse_requirement
@@ -47,6 +48,11 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     What has a URL is never looked up by its name, and what conda installs stays with conda; its exact
     versions constrain the others.
     """
+    outside = [item for item in reading.items if not counts_on_linux(item.marker)]
+    judged.distributions = [
+        replace(_open(item, "its marker excludes Linux"), verdict="fits") for item in outside
+    ]
+    reading = replace(reading, items=[item for item in reading.items if item not in outside])
     catalog, drop = context.catalog_with_image, context.args.drop
     built = _built_here(reading, catalog)
     items = [
@@ -66,7 +72,8 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         answer, versions, unknown = found.of(kept)
     except MatrixError as error:
         judged.findings.append(Finding("not-judged", "warning", error.message, error.hint))
-        judged.changes, judged.distributions = changes, [_open(item, error.message) for item in reading.items]
+        judged.changes = changes
+        judged.distributions += [_open(item, error.message) for item in reading.items]
         return None
     if isinstance(answer, Resolution):
         answer, kept, changes, versions = found.without_moving_torch(answer, kept, changes, versions)
@@ -77,7 +84,7 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     )
     stated = dict(_without_release(unknown, reading, is_offline=context.settings.offline))
     stated |= {name: ("not-judged", evidence) for name, evidence in built.items()}
-    judged.distributions = list(_verdicts(answer, reading, judged.changes, stated, expected))
+    judged.distributions += list(_verdicts(answer, reading, judged.changes, stated, expected))
     if isinstance(answer, Conflict):
         judged.core = answer.core
         facts = "; ".join(item.text for item in answer.core)

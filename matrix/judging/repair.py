@@ -202,7 +202,8 @@ class _Relaxation:
             relaxable = [name for name in self.items if name in blamed(core) & pinned]
             if not relaxable:
                 return conflict
-            name = min(relaxable, key=lambda name: (self.levels[name], name in _LAST))
+            # The name decides between equals, so that the order of the lines does not.
+            name = min(relaxable, key=lambda name: (self.levels[name], name in _LAST, name))
             conflicting.append(name)
             self._relax(name, _fact_about(name, conflict.core))
         # A pin may have been relaxed only for the sake of another one that was relaxed later.

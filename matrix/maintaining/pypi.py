@@ -31,7 +31,7 @@ def find_updates(catalog: Catalog, packages: Iterable[str], client: Client, inde
     """
     update = CatalogUpdate()
     for name in packages:
-        known = [release for release in catalog.releases_of(name) if _is_on_pypi(release)]
+        known = [one for one in catalog.releases_of(name) if one.sdist or one.wheel or one.pypi]
         if catalog.package[name].pypi != "same" or not known:
             continue
         try:
@@ -46,10 +46,6 @@ def find_updates(catalog: Catalog, packages: Iterable[str], client: Client, inde
             continue
         _compare(catalog, name, known, page, update)
     return update
-
-
-def _is_on_pypi(release: schema.Release) -> bool:
-    return bool(release.sdist or release.wheel or release.pypi)
 
 
 def _compare(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
+from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import (
     InvalidSdistFilename,
@@ -76,6 +77,28 @@ _EXTRAS = re.compile(r"(?P<location>.+)\[(?P<extras>[^\[\]]*)\]")
 _EGG = re.compile(r"egg=(?P<name>[\w.-]+)(?:\[(?P<extras>[^\]]*)\])?")
 _REMOTE = {"http", "https", "git+http", "git+https", "git+ssh", "git+git"}
 _WEB = ("http", "https")
+_LINUX = {
+    "sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "platform_machine": "x86_64",
+    "implementation_name": "cpython", "platform_python_implementation": "CPython",
+}  # fmt: skip
+_PYTHONS = [{"python_version": f"3.{n}", "python_full_version": f"3.{n}.9"} for n in range(6, 17)]
+
+
+def counts_on_linux(marker: str) -> bool:
+    """Return whether a marker (PEP 508) can hold on Linux on x86-64, with any Python and any extra.
+
+    Examples
+    --------
+    >>> counts_on_linux("sys_platform == 'win32'"), counts_on_linux("python_version < '3.9'")
+    (False, True)
+    """
+    if not marker:
+        return True
+    try:
+        parsed = Marker(marker)
+        return any(parsed.evaluate({**_LINUX, **python}) for python in _PYTHONS)
+    except (InvalidMarker, UndefinedEnvironmentName, UndefinedComparison, RecursionError):
+        return True
 
 
 class PipLine(msgspec.Struct, frozen=True, dict=True):

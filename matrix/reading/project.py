@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import re2
 from msgspec.structs import replace
-from packaging.markers import InvalidMarker, Marker
 
 from builders.findings import Finding
 from builders.pyproject import FILE, PyProject, requirements_of
 from matrix.reading.conda_file import conda_item
 from matrix.reading.items import Item, Reading, Unread
-from matrix.reading.pip_line import parse_requirement, pip_item
+from matrix.reading.pip_line import counts_on_linux, parse_requirement, pip_item
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name
 from resolver.texts import printable
@@ -37,12 +36,6 @@ _QUOTED = re.compile(r"\"([^\"\n]*)\"|'([^'\n]*)'")
 _KEY = re2.compile(r"[ \t]*[\"']?([\w.-]+)[\"']?[ \t]*=")
 _POETRY_CLAUSE = re2.compile(r"([~^])\s*(\d+(?:\.\d+)*)(.*)")
 _IGNORED_UV = ("override-dependencies", "exclude-dependencies")
-_LINUX = {
-    "sys_platform": "linux",
-    "platform_system": "Linux",
-    "os_name": "posix",
-    "platform_machine": "x86_64",
-}
 NOT_CHOSEN = "nobody chose it"
 
 
@@ -221,11 +214,8 @@ def _read_uv(uv: Mapping[str, Any], reading: Reading, lines: _Lines, chosen: Seq
 def _counts(source: Mapping[str, Any], chosen: Sequence[str]) -> bool:
     """Return whether one of several sources counts: for a chosen extra or group, and on Linux."""
     named = {value for key in ("extra", "group") if isinstance(value := source.get(key), str)}
-    try:
-        marker = Marker(source["marker"]) if isinstance(source.get("marker"), str) else None
-    except InvalidMarker:
-        return False
-    return named <= {*chosen} and (marker is None or marker.evaluate(_LINUX))
+    marker = source.get("marker", "")
+    return named <= {*chosen} and (not isinstance(marker, str) or counts_on_linux(marker))
 
 
 def _from_source(item: Item, source: Mapping[str, Any], indexes: Mapping[Any, str]) -> Item:

@@ -72,22 +72,19 @@ def render_page(report: ReportPage) -> str:
     )
     environment.filters["shell"] = shlex.join
     libraries = [library("tabulator.js")] if report.table else []
+    styles = [library("tabulator.css")] if report.table else []
+    styles.append((_TEMPLATES / "report.css").read_text(encoding="utf-8"))
     own = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
     # The scripts have non-ASCII characters only in strings and comments, where escapes are allowed.
     scripts = [text.encode("ascii", "backslashreplace").decode() for text in (*libraries, own)]
     page = environment.get_template("report.html.j2").render(
         report=report,
-        styles=[Markup(style) for style in _styles(report)],  # noqa: S704  files of the package
+        styles=[Markup(style) for style in styles],  # noqa: S704  files of the package
         scripts=[Markup(script) for script in scripts],  # noqa: S704
         hashes=" ".join(f"'sha256-{_digest(script)}'" for script in scripts),
         data=Markup(script_json({"table": report.table, "graph": report.graph})),  # noqa: S704  escaped
     )
     return page.encode("ascii", "xmlcharrefreplace").decode()
-
-
-def _styles(report: ReportPage) -> list[str]:
-    own = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
-    return [library("tabulator.css"), own] if report.table else [own]
 
 
 def library(name: str) -> str:

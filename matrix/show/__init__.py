@@ -1,1 +1,1 @@
-"""Everything that is printed or written as text, JSON or a drawing."""
+"""Everything that is printed or written as text or JSON."""

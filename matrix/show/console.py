@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 from matrix.show.render import can_encode, encoding_of, screen_of, uses_ascii
 from resolver.errors import EnvironmentLacksError
 from resolver.reporter import Reporter
+from resolver.texts import masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,7 +86,7 @@ class Console(Reporter):
             return
         from builders.storage.files import write_atomic
 
-        write_atomic(output, f"{text}\n")
+        write_atomic(output, f"{masked(text)}\n")
         self.info(f"Wrote {output}")
 
     def write(self, text: str) -> None:
@@ -120,7 +121,8 @@ class Console(Reporter):
 
         value = msgspec.to_builtins(document, enc_hook=encode)
         value["warnings"] = [*dict.fromkeys([*value.get("warnings", ()), *self.warnings])]
-        text = _without_logins(json.dumps(value, indent=2, ensure_ascii=False))
+        value = masked(value)
+        text = json.dumps(value, indent=2, ensure_ascii=False)
         if output is not None:
             self.result(text, output)
             return
@@ -128,16 +130,18 @@ class Console(Reporter):
 
     def _print(self, text: str) -> None:
         with self._cleared():
-            _print(_without_logins(text))
+            _print(masked(text))
 
     def info(self, message: str) -> None:
         """Print a message, unless in quiet mode."""
+        message = masked(message)
         self._log("INFO", message)
         if self.verbosity >= 0 and not self.display.message("info", message):
             self._print_message(message)
 
     def step(self, message: str, task: str = "") -> None:
         """Show the start of a step."""
+        message = masked(message)
         self._log("INFO", f"{task}: {message}" if task else message)
         self.display.step(message, task)
 
@@ -171,6 +175,7 @@ class Console(Reporter):
 
     def warning(self, message: str) -> None:
         """Print a warning, even in quiet mode."""
+        message = masked(message)
         self._log("WARNING", message)
         self.warnings.append(message)
         if not self.display.message("warning", message):
@@ -178,6 +183,7 @@ class Console(Reporter):
 
     def error(self, message: str, hint: str = "") -> None:
         """Print an error and its hint."""
+        message, hint = masked(message), masked(hint)
         self._log("ERROR", f"{message} {hint}".rstrip())
         if self.display.message("error", message, hint):
             return
@@ -194,7 +200,9 @@ class Console(Reporter):
         make_directories(directory)
         self._log_file = directory / f"matrix-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
         handler = logging.FileHandler(self._log_file, encoding="utf-8", errors="backslashreplace")
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        formatter = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        formatter.format = lambda record, write=formatter.format: masked(write(record))  # type: ignore[method-assign,misc]
+        handler.setFormatter(formatter)
         root = logging.getLogger()
         root.addHandler(handler)
         root.setLevel(logging.DEBUG)
@@ -203,7 +211,7 @@ class Console(Reporter):
         """Log the current exception with its traceback; with ``-vv``, print it, too."""
         import traceback
 
-        text = traceback.format_exc()
+        text = masked(traceback.format_exc())
         self._log("ERROR", text)
         if self.verbosity > 1:
             with self._cleared():
@@ -218,7 +226,7 @@ class Console(Reporter):
 
     def _print_message(self, text: str) -> None:
         with self._cleared():
-            _write_message(self.err.wrapped(_without_logins(text)))
+            _write_message(self.err.wrapped(text))
 
     @contextmanager
     def _cleared(self) -> Iterator[None]:
@@ -231,15 +239,6 @@ class Console(Reporter):
             import logging
 
             logging.getLogger("matrix").log(getattr(logging, level), message)
-
-
-def _without_logins(text: str) -> str:
-    """Hide the logins in URLs: lines of files and URLs of indexes are repeated as evidence."""
-    if "@" not in text or "://" not in text:
-        return text
-    from builders.machine.process import without_passwords
-
-    return without_passwords(text)
 
 
 def _print(text: str) -> None:

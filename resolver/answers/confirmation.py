@@ -163,6 +163,8 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
         parts = [f"{name}[{one}]" for one in pick.extras] if name in self._closed else []
         for key in [name] if extra else parts:
             yield _Need(key, f"{candidate} requires {key}", is_met=True)
+        if pick.alias_of:
+            yield _Need(pick.alias_of, f"{source} is a name of {pick.alias_of}", is_met=True)
         if pick.files and not any(
             self._allows("python", _specifiers(file.requires_python)) for file in pick.files
         ):

@@ -393,12 +393,13 @@ def _from_lowest(specifier: str) -> str:
 
     Examples
     --------
-    >>> _from_lowest(">=4.3,<6"), _from_lowest("==2.14.*"), _from_lowest("<3")
-    ('>=4.3', '>=2.14', '')
+    >>> _from_lowest(">=4.3,<6"), _from_lowest("==2.12.0+rocm7"), _from_lowest("<3")
+    ('>=4.3', '>=2.12.0', '')
     """
     lower = {"==": ">=", "===": ">=", "~=": ">=", ">": ">", ">=": ">="}
     clauses = (clause for clause in parse_specifier(specifier) if clause.operator in lower)
-    return ",".join(f"{lower[clause.operator]}{clause.version.removesuffix('.*')}" for clause in clauses)
+    versions = ((clause, clause.version.removesuffix(".*").partition("+")[0]) for clause in clauses)
+    return ",".join(f"{lower[clause.operator]}{version}" for clause, version in versions)
 
 
 def _beyond_fact(name: str, row: schema.Requires, neighbour: str) -> Fact:

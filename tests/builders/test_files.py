@@ -56,6 +56,22 @@ def test_atomic_path_keeps_old_file_after_exception(tmp_path: Path, kind: type[B
     assert list(tmp_path.iterdir()) == [target]
 
 
+def test_what_a_killed_command_left_is_removed(tmp_path: Path) -> None:
+    """A temporary file has the ending of its target, such as matrix.lock, beside which users see it."""
+    left, fresh = (tmp_path / f".tmp-{digit * 16}.lock" for digit in "ab")
+    others = [tmp_path / name for name in (".tmp-notes.lock", f".tmp-{'c' * 16}.txt", "old.lock")]
+    for path in (left, fresh, *others):
+        path.write_text("half")
+    for path in (left, *others):
+        os.utime(path, (0, 0))
+    write_atomic(tmp_path / "matrix.lock", "new")
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "matrix.lock",
+        fresh.name,
+        *(path.name for path in others),
+    }
+
+
 def test_write_atomic_keeps_symbolic_link(tmp_path: Path) -> None:
     real, link = tmp_path / "real", tmp_path / "link"
     real.write_text("old")

@@ -239,9 +239,8 @@ ONE, TWO = ("html",), ("json", "html")
         (ONE, "ab", True),
         (ONE, "aa", True),
         (TWO, "ab", False),
-        pytest.param(TWO, "aa", True, marks=pytest.mark.long),
+        pytest.param(TWO, "aa", True, marks=pytest.mark.slow),
         pytest.param(ONE, "ab.", False, marks=pytest.mark.long),
-        pytest.param(ONE, "abc", False, marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
     ],
 )
 def test_acknowledged_wheels_stay(

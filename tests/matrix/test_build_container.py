@@ -199,6 +199,13 @@ def test_dry_run_needs_no_lock_and_no_image(work: Path, capsys: Capture) -> None
     assert not (work / "train.sif.files").exists()
 
 
+def test_container_for_a_gpu_that_the_site_lacks_is_refused(work: Path, capsys: Capture) -> None:
+    (work / "matrix.lock").unlink()
+    assert made("torch", "--site", "lumi-g", "--gfx942", "--dry-run") == 2
+    assert "The container would be for gfx942, but lumi-g has gfx90a." in capsys.readouterr().err
+    assert made("torch", "--site", "lumi-g", "--gfx90a", "--dry-run") == 0
+
+
 def test_second_run_does_nothing(work: Path, capsys: Capture, verification: Verification) -> None:
     assert made() == 0
     capsys.readouterr()
@@ -358,6 +365,20 @@ def test_files_of_others_stay_in_wheelhouse(work: Path) -> None:
     del work
 
 
+@pytest.mark.parametrize("name", ["../../precious.tex", "..", "", ".", "/precious", "missing"])
+def test_list_of_files_leads_nowhere_else(work: Path, name: str) -> None:
+    """Another member of the group has changed the list of the files that may be removed."""
+    assert made() == 0
+    (work / "precious.tex").write_text("mine")
+    state = Path("train.sif.files", "state.json")
+    document = json.loads(state.read_bytes())
+    state.write_text(json.dumps({**document, "wheels": [*document["wheels"], name]}))
+    change_image(work)
+    assert made() == 0
+    assert (work / "precious.tex").read_text() == "mine"
+    assert len([*Path("train.sif.files", "wheels").iterdir()]) == 2
+
+
 @pytest.mark.parametrize(
     "way",
     ["train.sif.files", "train.sif.files/wheels", "train.sif.files/state.json", "train.sif.files/env.yml"],
@@ -478,7 +499,7 @@ def to_build(monkeypatch: Patch) -> list[Any]:
     def planned(*_: object) -> tuple[list[Any], list[TaskState]]:
         return [task], [wheel]
 
-    def build(_: object, wheels: list[TaskState], __: object, executor: Any, context: Any) -> int:
+    def build(_: object, wheels: list[TaskState], executor: Any, context: Any) -> int:
         builds.append(("slurm" if executor else "local", context.settings.account))
         task.wheel, wheels[0].state = Path("apex.whl"), "built"
         return 0

@@ -91,7 +91,7 @@ def test_ranges_extras_markers_and_indexes_are_kept() -> None:
         "https://mine.example/simple",
     ]
     assert [str(each) for each in found.unread if each.matters] == [
-        "line 4: -r other.txt (name that file to have it judged)",
+        "line 4: -r other.txt (The file other.txt does not exist)",
         "line 5: not a requirement (it is not a requirement)",
     ]
 

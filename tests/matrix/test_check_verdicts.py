@@ -11,15 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.findings import Finding
+from builders.installed.checks import findings_of
 from matrix.cli import main
 from matrix.judging.installed import installed_findings, judge_items
+from matrix.judging.packages import rocm_of
 from matrix.judging.target import expect_request
 from matrix.judging.verdict import VERDICTS, JudgedItem, Judgement, conclude
 from matrix.reading.items import Unread
-from matrix.reading.recognise import read_described
+from matrix.reading.recognise import read, read_described
 from resolver.answers.proven import judge, request_of_set
 from resolver.consequences import Side
 from resolver.facts.catalog import load
+from tests.support.installed import Tree
 from tests.support.tiny import tiny_index
 
 if TYPE_CHECKING:
@@ -86,6 +89,36 @@ def test_proven_set_fits_on_its_own_day_in_every_format(row: ProvenSet) -> None:
     assert len(verdicts) == 1
     if row.tier == 1 and judge(CATALOG, row).verdict == "resolves":
         assert verdicts == {"fits"}
+
+
+def in_tree(row: ProvenSet, folder: Path) -> Judgement:
+    """Judge a built environment with the distributions of a set; their files do not matter here."""
+    tree = Tree(folder, python=row.picks.get("python", "3.12"))
+    for name, version in installed(row).items():
+        rocm = rocm_of(version.partition("+")[2]) or row.picks.get("rocm", "")
+        values = f"__version__ = {version!r}\nhip = {rocm or None!r}\ncuda = None\n".encode()
+        tree.dist(name, version, {"torch/version.py": values} if name == "torch" else {})
+    reading = read(folder)
+    side = Side(CATALOG, request_of_set(CATALOG, row))
+    assert reading.content is not None
+    result = Judgement(thing="tree", kind=reading.kind, against=row.site, unread=reading.unread)
+    result.findings = findings_of(reading.content, side, None, {})
+    conclude(result, row.site)
+    return result
+
+
+@pytest.mark.parametrize("row", SETS[::3], ids=lambda row: row.id)
+def test_proven_set_in_a_tree_is_judged_as_in_a_list(row: ProvenSet, tmp_path: Path) -> None:
+    """What a list says against a set, its tree says, too, and nothing else about versions and the driver."""
+    listed, built = judged(row, installed(row), "freeze.txt"), in_tree(row, tmp_path / "env")
+    about = {"driver-refuses", "driver-risk", "known-bad", "driver-not-judged"}
+    of_list, of_tree = (
+        {finding.id for finding in each.findings if finding.severity != "info"} & about
+        for each in (listed, built)
+    )
+    assert of_list == of_tree
+    errors = {finding.id for finding in built.findings if finding.severity == "error"}
+    assert errors <= about | {"computed-name-missing"}, built.findings  # of files that are not there
 
 
 def test_order_of_the_lines_does_not_matter() -> None:

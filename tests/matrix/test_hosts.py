@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import time
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from builders.index_client import IndexClient
-from matrix.api import write_lock
-from matrix.building.locked import check_sources, unnamed_hosts
+from matrix.api import read_lock, write_lock
+from matrix.building.locked import check_sources, is_own, unnamed_hosts
 from matrix.cli import main
+from matrix.input.locking import exclude_file
 from matrix.input.settings import Settings
 from resolver.errors import LockError
 from resolver.facts.catalog import Catalog
@@ -20,6 +23,7 @@ from resolver.indexes import File
 from resolver.lock import dumps
 from resolver.model import Distribution
 from resolver.reporter import SILENT
+from resolver.texts import masked
 from tests.support.locks import built_pick, lock_of, locked_pick
 from tests.support.tiny import tiny_wheel
 from tests.support.web_server import web_server
@@ -202,6 +206,18 @@ def test_wheel_on_this_machine_is_fetched_if_it_is_the_users(
     assert copies_of(secret) == []
 
 
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("own", [True, False])
+def test_excluded_file_does_not_change_whose_lock_it_is(*, own: bool) -> None:
+    lock = lock_of(locked_pick("good", "1.0", File(GOOD, "file:///data/good.whl", ZEROS)))
+    write_lock(lock) if own else Path("matrix.lock").write_text(dumps(lock))
+    assert is_own(read_lock("matrix.lock")) is own
+    exclude_file(Path("matrix.lock"), "good", ZEROS, "requires CUDA")
+    changed = read_lock("matrix.lock")
+    assert changed.request.excluded
+    assert is_own(changed) is own
+
+
 @pytest.mark.parametrize("name", ["id_rsa", "other-1.0-py3-none-any.whl", "good-1.0.sh", "good-x.tar.gz"])
 def test_file_of_a_lock_must_have_the_name_of_a_wheel_or_an_sdist(name: str) -> None:
     with pytest.raises(LockError, match="is not the name of a wheel or an sdist of good"):
@@ -246,3 +262,116 @@ def test_no_command_writes_a_login(
     assert "s3cr3t" not in output.out + output.err
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or b"s3cr3t" not in path.read_bytes(), path
+
+
+SECRETS = {
+    "a login": "https://me:s3cr3tword@127.0.0.1:9/simple",
+    "an option": "tool --token s3cr3tword",
+    "an option with =": "tool --password=s3cr3tword",
+    "curl -u": "curl -u me:s3cr3tword https://host.example/file",
+    "a header": "curl -H 'Authorization: Bearer s3cr3tword' https://host.example/file",
+    "another header": "curl -H 'X-Api-Key: s3cr3tword' https://host.example/file",
+    "a cookie": "curl --cookie 'session=s3cr3tword' -H \"Cookie: c=s3cr3tword\" https://host.example",
+    "a variable": "MYSITE_PASS=s3cr3tword",
+    "another variable": "export MYSERVICE_KEY='s3cr3tword'",
+    "mysql": "MYSQL_PWD=s3cr3tword",
+    "a passphrase": "passphrase: s3cr3tword",
+    "wandb": "wandb login 0123456789abcdef0123456789abcdef01234567",
+    "a key of Google": "AIzaSyA1234567890123456789012345678901x",
+    "a hook of Slack": "https://hooks.slack.com/services/T000/B000/s3cr3tword",
+    "netrc": "machine host.example login me password s3cr3tword",
+    "a private key": "echo '-----BEGIN RSA PRIVATE KEY-----\ns3cr3tword\n-----END RSA PRIVATE KEY-----'",
+}
+PLANTED = re.compile(rb"s3cr3tword|0123456789abcdef|AIzaSyA")
+
+
+def inputs_with(secret: str) -> dict[str, str]:
+    """Return an input of each kind that has a secret where its format can have one."""
+    line = secret.replace("\n", " ")
+    name, _, value = (
+        line.removeprefix("export ").partition("=")
+        if "=s3cr3t" in line[:20]
+        else ("HF_TOKEN", "", "s3cr3tword")
+    )
+    index = secret if "://" in secret and " " not in secret else "https://host.example/simple"
+    return {
+        "requirements.txt": f"numpy\n--extra-index-url {index}\nx {line}\n# {line}\n",
+        "direct.txt": f"x @ {index}/x.zip\ny @ {line}\n",
+        "Dockerfile": f"FROM rocm/pytorch\nENV NAME {line}\nRUN {line} && pip install x -i {index}\n",
+        "env.yml": f"dependencies:\n- python=3.12\n- pip:\n  - -i {index}\n  - |-\n    x {line}\nvariables:\n"
+        f"  NAME: {line!r}\n  {name}: {value}\n",
+        "container.def": f"Bootstrap: docker\nFrom: rocm/pytorch\n%post\n  {line}\n  pip install x\n",
+        "job.sh": f"#!/bin/bash\n#SBATCH --gpus=1\n{secret}\nsrun python x.py {line}\n",
+        "build.log": f"+ {line}\n{secret}\nRuntimeError: {line}\nerror: command failed {line}\n",
+        "pyproject.toml": f'[project]\nname = \'x\'\nversion = \'1\'\ndependencies = ["""{line}"""]\n',
+    }
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
+def test_no_output_repeats_a_secret_of_an_input(
+    secret: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name, text in inputs_with(secret).items():
+        Path(name).write_text(text)
+        for options in ([], ["--format", "json", "--debug"]):
+            main(["-vv", "check", name, "--site", "lumi-g", "--offline", *options])
+            output = capfd.readouterr()
+            assert not PLANTED.search((output.out + output.err).encode()), name
+        Path(name).unlink()
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or not PLANTED.search(path.read_bytes()), path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--a",
+        "token=",
+        "-----BEGIN ",
+        "://",
+        "KEY_",
+        "login a ",
+        "cookie:",
+        "-u a",
+        "a.b-",
+        "token \\",
+        "hf_",
+        "xoxb-",
+    ],
+)
+def test_masking_takes_time_that_grows_with_the_text(text: str) -> None:
+    started = time.process_time()
+    masked("token " + text * (200_000 // len(text)))
+    assert time.process_time() - started < 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "matrix @ git+https://github.com/ROCm/apex@0123456789abcdef0123456789abcdef01234567",
+        "ssh://git@host.example/x", "docker run -u 1000:1000", "key: 3f1c9a52", "token=$CI_TOKEN",
+        "PWD=/home/me", "password authentication failed", "PASS: test_apex",
+        "sk-learn-contrib-with-a-long-name==1.0",
+    ],
+)  # fmt: skip
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert masked(text) == text
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_repair_leaves_out_logins_and_says_where_they_belong(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    wheel = tiny_wheel(tmp_path / "www" / "simple" / "good", "good", "1.0")
+    (wheel.parent / "index.html").write_text(f'<a href="{wheel.name}">{wheel.name}</a>')
+    with web_server(tmp_path / "www") as server:
+        index = server.replace("//", "//me:s3cr3tword@") + "/simple"
+        Path("requirements.txt").write_text("good==2.0\n")
+        main(["check", "requirements.txt", "--repair", "-o", "new", "--index-url", index, "--backend", "cpu",
+              "--site", "lumi-c"])  # fmt: skip
+    assert "~/.netrc" in capsys.readouterr().err
+    assert "index-url" in Path("new/matrix.toml").read_text()
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or b"s3cr3tword" not in path.read_bytes(), path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,20 @@ def test_explain_uses_the_locked_image(capsys: Capture) -> None:
         for rejected in answer["rejected"]
         for item in rejected["core"]
     )
+
+
+def test_image_beside_a_lock_is_not_started(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The lock names an image of the catalog, and a file of that name lies beside it."""
+    run_json(capsys, "resolve", *ASKED, "--base-image", KNOWN)
+    Path("matrix.toml").unlink(missing_ok=True)
+    Path("requirements.txt").write_text("torch\n")
+    (tmp_path / KNOWN / "usr").mkdir(parents=True)
+    monkeypatch.setattr(inspection, "inspect_image", pytest.fail)
+    main(["check", "requirements.txt", "--format", "json"])
+    (thing,) = json.loads(capsys.readouterr().out)["things"]
+    assert thing["distributions"]
 
 
 def test_image_of_a_received_lock_is_not_started(

@@ -192,3 +192,23 @@ def test_of_two_lines_the_one_with_a_version_counts() -> None:
         CATALOG, [Item(name="pytorch", installer="conda"), Item(name="torch", version="2.5.1+cu124")]
     )
     assert kept == [Item(name="torch", version="2.5.1+cu124")]
+
+
+def test_torch_moves_last() -> None:
+    """Either could move by a minor release: torch to 2.8, or torchvision to 0.24."""
+    for pins in ({"torch": "2.9.1", "torchvision": "0.23.0"}, {"torchvision": "0.23.0", "torch": "2.9.1"}):
+        answer, _, changes = repaired({}, pins, LUMI, CATALOG)
+        assert isinstance(answer, Resolution)
+        assert answer.version_of("torch").startswith("2.9.1")
+        assert [(change.before, change.after[:4]) for change in changes] == [("torchvision 0.23.0", "0.24")]
+
+
+def test_order_of_the_pins_does_not_decide_what_moves() -> None:
+    projects: Projects = {
+        "base": {"2.9.1": [], "2.9.0": []},
+        "ext": {"1.0.1": ["base==2.9.1"], "1.0.0": ["base==2.9.0"]},
+    }
+    pins = {"base": "2.9.1", "ext": "1.0.0"}
+    first, second = (repaired(projects, dict(order)) for order in (pins.items(), reversed(pins.items())))
+    assert first[1:] == second[1:]
+    assert len(first[2]) == 1

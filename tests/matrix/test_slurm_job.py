@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -115,3 +116,35 @@ def test_site_without_facts_is_named(tmp_path: Path, capsys: Capture) -> None:
     assert main(arguments) == 0
     assert main(["env", "--for", "slurm-job", "--lock", lock]) == 2
     assert "does not say how jobs start at setonix" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("case", ["", "fails", "stranger's"])
+def test_caches_leave_the_node_with_the_job(folders: dict[str, Path], tmp_path: Path, case: str) -> None:
+    """Each task has the cache; at the end, also of a job that fails, it is removed, but never another's."""
+    (tmp_path / "srun").write_text(
+        '#!/bin/sh\nwhile [ "$1" != "${1#-}" ]; do shift; done\nSLURM_PROCID=0 exec "$@"\n'
+    )
+    (tmp_path / "srun").chmod(0o755)
+    cache = Path(f"/tmp/tester-{os.getpid()}{len(case)}")
+    if case == "stranger's":
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache" / "kernel").write_text("theirs")
+        cache.symlink_to(tmp_path / "cache")
+    sizes = {"SLURM_NTASKS": "1", "SLURM_NTASKS_PER_NODE": "1", "SLURM_JOB_NUM_NODES": "1"}
+    own = {"USER": "tester", "SLURM_JOB_ID": cache.name.rpartition("-")[2], "SLURM_LOCALID": "0"}
+    command = f'touch "$TRITON_CACHE_DIR-used"; ls -d {cache}-* {cache}/*; exit {7 if case == "fails" else 0}'
+    done = subprocess.run(
+        ["bash", folders["frontier"] / "job-nodes.sh", "bash", "-c", command],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "MATRIX_ENVIRONMENT": str(tmp_path), **sizes, **own},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if case == "stranger's":
+        assert done.returncode == 3
+        assert "belongs to somebody else" in done.stderr
+        assert (tmp_path / "cache" / "kernel").read_text() == "theirs"
+    else:
+        assert f"{cache}/triton-used" in done.stdout, done.stderr
+        assert done.returncode == (7 if case == "fails" else 0)
+    assert not os.path.lexists(cache)

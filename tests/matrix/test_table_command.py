@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from matrix.cli import main
-from matrix.show.table_formats import to_csv, to_json
+from matrix.show.render import Screen
+from matrix.show.table_formats import to_csv, to_json, to_summary
 from resolver.answers.table import Table, TableRow
 from resolver.facts.catalog import Catalog, load
 from resolver.model import SCHEMA
@@ -35,8 +36,19 @@ def _without_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
 
 
-def test_json_has_documented_keys(capsys: Capture) -> None:
+@pytest.fixture(scope="module")
+def asked() -> dict[str, Any]:
+    """Return the table of `ASKED` as JSON."""
+    catalog = load()
+    request = ask(catalog, " ".join([*COLUMNS, "torch>=2.7", "python>=3.11"]), day="2026-06-01")
+    table = Table(catalog, request)
+    document: dict[str, Any] = json.loads("".join(to_json(table, table.rows())))
+    return document
+
+
+def test_json_has_documented_keys(capsys: Capture, asked: dict[str, Any]) -> None:
     document = run_json(capsys, *ASKED)
+    assert document["rows"] == asked["rows"]
     assert document["schema"] == SCHEMA
     assert (document["target"]["site"], document["target"]["gfx"]) == ("lumi-g", ["gfx90a"])
     assert document["columns"] == COLUMNS
@@ -96,13 +108,13 @@ def _key(cell: dict[str, str]) -> str:
     return f"{cell['version']} ({cell['variant']})" if cell["variant"] else cell["version"]
 
 
-def test_csv_equals_json(capsys: Capture) -> None:
+def test_csv_equals_json(capsys: Capture, asked: dict[str, Any]) -> None:
     header, rows = _of_csv(run(capsys, *ASKED, "--format", "csv"))
     assert header == ["base_image", "rocm", "torch", "python", "verdict", *COLUMNS]
     expected = [
         {key: value for key, value in row.items() if key != "cells"}
         | {name: _key(cell) for name, cell in row["cells"].items()}
-        for row in run_json(capsys, *ASKED)["rows"]
+        for row in asked["rows"]
     ]
     assert rows == expected
 
@@ -114,7 +126,7 @@ def page_data(text: str) -> dict[str, Any]:
     return table
 
 
-def test_html_is_self_contained_and_equals_json(capsys: Capture) -> None:
+def test_html_is_self_contained_and_equals_json(capsys: Capture, asked: dict[str, Any]) -> None:
     text = run(capsys, *ASKED, "--format", "html")
     assert text.isascii()
     assert not re.search(r"(src|data|action)=|<link|url\((?!#)|@import", text)
@@ -125,7 +137,7 @@ def test_html_is_self_contained_and_equals_json(capsys: Capture) -> None:
     for group, torch, python, *numbers in table["rows"]:
         cells = tuple(table["cells"][number]["text"] for number in numbers)
         shown |= {(image, torch, python, cells) for image in table["groups"][group]["images"] or [""]}
-    rows = run_json(capsys, *ASKED)["rows"]
+    rows = asked["rows"]
     assert shown == {
         (
             row["base_image"],
@@ -197,7 +209,9 @@ def test_catalog_text_is_escaped(capsys: Capture) -> None:
     assert rows[0]["base_image"] == '<img src=x onerror=alert(1)>&".sif'
 
 
-def test_narrow_text_has_a_table_for_each_torch(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_narrow_text_has_a_table_for_each_torch(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
+) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     text = run(capsys, *ASKED, "--all")
     assert max(map(len, text.splitlines())) <= 80
@@ -215,7 +229,7 @@ def test_narrow_text_has_a_table_for_each_torch(capsys: Capture, monkeypatch: py
             for image in images:
                 for python, cell in zip(pythons, texts, strict=True):
                     shown[image, torch.split()[1], python.split()[1], name] = cell
-    for row in run_json(capsys, *ASKED)["rows"]:
+    for row in asked["rows"]:
         for name in ("apex", "flash-attn", "bitsandbytes"):
             if row["base_image"]:
                 expected = _key(row["cells"][name]) or f"- {row['cells'][name]['refused']}"
@@ -223,19 +237,22 @@ def test_narrow_text_has_a_table_for_each_torch(capsys: Capture, monkeypatch: py
     assert not any(name == "aiter" for *_, name in shown)
 
 
-@pytest.mark.parametrize("width", ["60", "80", "300"])
-@pytest.mark.parametrize("site", ["lumi-g", "frontier", "lumi-c"])
-def test_summary_is_the_newest_torch_of_each_rocm(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch, width: str, site: str
-) -> None:
+@pytest.fixture(scope="module", params=["lumi-g", "frontier", "lumi-c"])
+def whole(request: pytest.FixtureRequest) -> tuple[Table, list[TableRow]]:
+    """Return the table of a site with three packages, and its rows."""
+    catalog = load()
+    table = Table(catalog, ask(catalog, "deepspeed mpi4py aiter", site=request.param, day="2026-06-01"))
+    return table, list(table.rows())
+
+
+@pytest.mark.parametrize("width", [60, 80, 300])
+def test_summary_is_the_newest_torch_of_each_rocm(whole: tuple[Table, list[TableRow]], width: int) -> None:
     """Each column is a row of the whole table, for all Pythons that it names; no line is empty."""
-    monkeypatch.setenv("COLUMNS", width)
     names = ["deepspeed", "mpi4py", "aiter"]
-    line = ["table", *names, "--site", site, "--date", "2026-06-01"]
-    text = run(capsys, *line)
-    assert max(map(len, text.splitlines())) <= max(int(width), 80)
+    text = "".join(to_summary(*whole, Screen(width)))
+    assert max(map(len, text.splitlines())) <= max(width, 80)
     assert len(text.splitlines()) <= 50
-    rows = run_json(capsys, *line)["rows"]
+    rows = json.loads("".join(to_json(*whole)))["rows"]
     columns: list[dict[str, str]] = []
     for block in text.split("\n\n")[1:]:
         lines = [re.split("  +", each) for each in block.splitlines()]

@@ -32,13 +32,17 @@ if [ "${1:-}" = --smoke ]; then set -- python -c "$smoke"; fi
 MASTER_ADDR=$(hostname)
 MASTER_PORT=$(printf '1%04d' $((SLURM_JOB_ID % 10000)))
 export MASTER_ADDR MASTER_PORT
+# Caches in the nodes' memory: file locks on Lustre are slow or fail, and ranks share one directory per node.
+cache=/tmp/${USER:-$(id -un)}-$SLURM_JOB_ID
+export cache
+trap 'srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 rm -rf -- "$cache"' EXIT
 # This part runs in each task, because a batch script knows neither the rank nor the other nodes.
 step=$(cat <<'STEP'
 set -eu
 @SITE@
-# Caches in the node's memory: file locks on Lustre are slow or fail, and ranks share one directory per node.
-cache=/tmp/${USER:-$(id -un)}-$SLURM_JOB_ID
-mkdir -p "$cache"
+(umask 077; mkdir -p "$cache")
+# Triton runs what is in its cache, and everybody can make a directory in /tmp.
+if [ -L "$cache" ] || [ ! -O "$cache" ]; then echo "job: $cache belongs to somebody else" >&2; exit 3; fi
 export TRITON_CACHE_DIR="$cache/triton" TORCHINDUCTOR_CACHE_DIR="$cache/inductor" TORCH_EXTENSIONS_DIR="$cache/extensions"
 # HIP counts after ROCr's list: the same list in both hides GPUs.
 if [ -n "${ROCR_VISIBLE_DEVICES:-}" ]; then unset HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES; fi
