@@ -19,6 +19,7 @@ from resolver.facts import schema
 from resolver.facts.catalog import applies, recipe_for
 from resolver.facts.placeholders import placeholder_error
 from resolver.facts.schema import PLATFORM
+from resolver.model import NETWORK_PLUGIN
 from resolver.versions import minor, parse_specifier, satisfies, shorten, sort_key
 
 if TYPE_CHECKING:
@@ -389,6 +390,8 @@ def _newest_torch_without_bound(catalog: Catalog, release: schema.Release) -> st
     """
     recipe = recipe_for(catalog, release, "rocm")
     if release.is_published or recipe is None or "torch" not in recipe.match_runtime:
+        return ""
+    if release.package == NETWORK_PLUGIN:  # RCCL loads it; nothing in it depends on torch
         return ""
     rows = [
         row
