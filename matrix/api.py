@@ -211,7 +211,7 @@ def write_lock(resolution: Resolution, path: str | Path = "matrix.lock") -> None
     """
     from builders.containers.image import with_cached_digest
     from builders.storage.files import write_atomic
-    from matrix.building.locked import note_own
+    from matrix.input.locking import note_own
     from resolver.lock import dumps
 
     text = dumps(with_cached_digest(resolution))
@@ -249,7 +249,7 @@ def build(
     python
         Prefix of the Python to build for, if the base image has none.
     cpu
-        CPU that host code is compiled for, as in ``-march``; by default this machine's.
+        CPU that host code is compiled for, as in ``-march``; by default the site's, else this machine's.
     jobs, memory
         Limits in compile jobs and GiB; by default what the machine allows.
     offline
@@ -286,6 +286,7 @@ def build(
     request = resolution.request
     catalog = load_catalog(Settings(site=request.site_file or None, catalog=list(request.catalogs)))
     catalog = with_releases_of(catalog, resolution)
+    cpu = cpu or catalog.site[resolution.target.site].cpu
     build_host = find_build_host(resolution, names, kind=runtime, image=base_image, python=python, cpu=cpu)
     tasks = plan(resolution, catalog, index, build_host, names)
     missing = {task.build_key: task for task in tasks if task.wheel is None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import shutil
 import signal
 from contextlib import contextmanager
@@ -187,8 +188,6 @@ def _of_another_user(path: Path) -> str:
 
 
 def _name_of(user: int) -> str:
-    import pwd
-
     try:
         return pwd.getpwuid(user).pw_name
     except KeyError:

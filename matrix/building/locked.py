@@ -7,10 +7,8 @@ that the user's own configuration names; and every file that it names elsewhere 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -19,12 +17,11 @@ from builders.building.inputs import environment_of
 from builders.building.plan import find_build_host, plan
 from builders.index_client import IndexClient
 from builders.network.urls import git_commit, local_path, mirrored, package_sources, without_password
-from builders.storage.files import cache_root, make_directories
 from matrix.input.inputs import read_inputs
+from matrix.input.locking import is_own
 from matrix.show.render import counted
 from resolver.errors import LockError, MatrixError
 from resolver.indexes import File
-from resolver.lock import dumps
 
 if TYPE_CHECKING:
     import argparse
@@ -74,7 +71,7 @@ def wheels_of_lock(
             kind=options.get("where"),
             image=options.get("base_image"),
             python=options.get("python_from"),
-            cpu=options.get("cpu", ""),
+            cpu=options.get("cpu") or catalog.site[lock.target.site].cpu,
         )
         tasks = plan(lock, catalog, index, build_host, several)
     except MatrixError as error:
@@ -163,25 +160,6 @@ def _problem(file: File, mirrors: Mapping[str, str], own: Sequence[str], unnamed
     scheme = urlsplit(url).scheme.lower()
     is_named = scheme == "http" and not _hosts([url]) & {*unnamed}
     return "" if scheme in {"", "https"} or is_named else "is not an https URL"
-
-
-def is_own(lock: Resolution) -> bool:
-    """Return whether this user wrote a lock; the record of others, in a shared cache, does not count."""
-    with suppress(OSError, LockError):  # a lock of others may lack what each lock of ours has
-        return _own_record(dumps(lock)).stat().st_uid == os.getuid()
-    return False
-
-
-def _own_record(text: str) -> Path:
-    return cache_root() / "locks" / hashlib.sha256(text.encode()).hexdigest()
-
-
-def note_own(text: str) -> None:
-    """Remember that this user wrote a lock, which therefore may name whatever the user's request named."""
-    record = _own_record(text)
-    with suppress(OSError):  # a read-only cache
-        make_directories(record.parent)
-        record.touch()
 
 
 def unnamed_hosts(lock: Resolution, settings: Settings, catalog: Catalog) -> list[str]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from builders.building.expected_time import Resources
     from builders.building.plan import BuildHost, Task
     from builders.index import Index
+    from resolver.facts.catalog import Catalog
     from resolver.model import Resolution
 
 
@@ -93,7 +94,7 @@ def tasks_of(context: Context, index: Index, names: Sequence[str] = ()) -> list[
     if not lock.built(names):
         return []
     try:
-        build_host = build_host_of(lock, context.args, names)
+        build_host = build_host_of(lock, context.catalog_of_lock, context.args, names)
     except EnvironmentLacksError as error:
         listed = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in lock.built(names))
         target = ", ".join(lock.target.gfx) or "this machine's CPU"
@@ -104,10 +105,13 @@ def tasks_of(context: Context, index: Index, names: Sequence[str] = ()) -> list[
     return plan(lock, context.catalog_of_lock, index, build_host, names)
 
 
-def build_host_of(lock: Resolution, args: argparse.Namespace, names: Sequence[str] = ()) -> BuildHost:
+def build_host_of(
+    lock: Resolution, catalog: Catalog, args: argparse.Namespace, names: Sequence[str] = ()
+) -> BuildHost:
     """Return the build host for a lock that the options choose."""
+    cpu = args.cpu or catalog.site[lock.target.site].cpu
     return find_build_host(
-        lock, names, kind=args.where, image=args.base_image, python=args.python_from, cpu=args.cpu
+        lock, names, kind=args.where, image=args.base_image, python=args.python_from, cpu=cpu
     )
 
 

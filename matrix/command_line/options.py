@@ -319,7 +319,10 @@ def add_build_host_options(parser: argparse.ArgumentParser) -> None:
         help="prefix of the Python to build for, such as a conda environment, if the image has none",
     )
     parser.add_argument(
-        "--cpu", metavar="NAME", default="", help="CPU to compile host code for, as for the compiler's -march"
+        "--cpu",
+        metavar="NAME",
+        default="",
+        help="CPU to compile host code for, like -march of compilers (default: the site's, if known)",
     )
 
 

@@ -260,7 +260,7 @@ def _fetch_wheels(
     try:
         names = [pick.name for pick in picks]
         empty_index = Index(cache_root() / "no-index")
-        tasks = plan(lock, catalog, empty_index, build_host_of(lock, args, names), names)
+        tasks = plan(lock, catalog, empty_index, build_host_of(lock, catalog, args, names), names)
     except MatrixError as error:
         yield MissingItem.from_error("torch", lock.version_of("torch"), _BUILD_WHEELS, error)
         return

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from msgspec.structs import replace
 
 from builders.containers.image import image_name
-from builders.storage.files import write_atomic
+from builders.storage.files import cache_root, make_directories, write_atomic
 from matrix.input.request import driver_line, request_ops, site_named
 from matrix.input.settings import load_catalog, site_file
 from matrix.show.json_document import LockChange
 from matrix.show.render import shortened
 from matrix.show.resolution_text import reason_of
-from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
+from resolver.errors import EnvironmentLacksError, LockError, MatrixError, UsageError, did_you_mean
 from resolver.indexes import ExcludedFile
 from resolver.providers.inferred import with_releases_of
 from resolver.versions import allows, parse_specifier, shorten, version_or_none
@@ -75,13 +78,33 @@ def _overlay(name: str, lock: Path) -> str:
     raise UsageError(msg, hint="Copy it here, name another with --site or --catalog, or resolve again.")
 
 
+def is_own(lock: Resolution) -> bool:
+    """Return whether this user wrote a lock; the record of others, in a shared cache, does not count."""
+    from resolver.lock import dumps
+
+    with suppress(OSError, LockError):  # a lock of others may lack what each lock of ours has
+        return _own_record(dumps(lock)).stat().st_uid == os.getuid()
+    return False
+
+
+def _own_record(text: str) -> Path:
+    return cache_root() / "locks" / hashlib.sha256(text.encode()).hexdigest()
+
+
+def note_own(text: str) -> None:
+    """Remember that this user wrote a lock, which therefore may name whatever the user's request named."""
+    record = _own_record(text)
+    with suppress(OSError):  # a read-only cache
+        make_directories(record.parent)
+        record.touch()
+
+
 def exclude_file(path: Path, name: str, sha256: str, evidence: str) -> None:
     """Exclude a file that does not fit: the next resolution that replaces the lock chooses another.
 
     `evidence` ends a sentence that starts with the distribution: ``requires CUDA: _C.so needs
     libcudart.so.12``.
     """
-    from matrix.building.locked import is_own, note_own
     from resolver.lock import dumps, read_lock
 
     lock = read_lock(path)

@@ -227,6 +227,8 @@ class Site(Row, frozen=True, kw_only=True):
     """The network between its nodes, if RCCL needs a plugin for it and that is documented."""
     public_images: bool = False
     """Whether the site can use every public base image (an image whose path is in a registry)."""
+    cpu: str = ""
+    """The oldest CPU of its compute nodes, as compilers name it (``-march``); empty if not known."""
 
     identity = ("name",)
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from builders.index_client import IndexClient
 from matrix.api import read_lock, write_lock
-from matrix.building.locked import check_sources, is_own, unnamed_hosts
+from matrix.building.locked import check_sources, unnamed_hosts
 from matrix.cli import main
-from matrix.input.locking import exclude_file
+from matrix.input.locking import exclude_file, is_own
 from matrix.input.settings import Settings
 from resolver.errors import LockError
 from resolver.facts.catalog import Catalog

@@ -59,6 +59,22 @@ def test_plan_has_key_command_and_resources(capsys: Capture, tmp_path: Path) -> 
     assert not (tmp_path / "index").exists()
 
 
+def test_site_names_the_cpu_of_a_build(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """DeepSpeed compiles for the CPU of the build machine, which may have what the nodes have not."""
+    site = tmp_path / "lumi"
+    site.mkdir()
+    monkeypatch.chdir(site)
+    python = "{}.{}".format(*sys.version_info)
+    assert main(["resolve", "deepspeed", "torch==2.13.0", "--site", "lumi-c", "--python", python, "-q"]) == 0
+    capsys.readouterr()
+    (task,) = planned(capsys, "--in", "host")["tasks"]
+    assert (task["inputs"]["cpu"], "--cpu" in task["command"]) == ("znver3", False)
+    (other,) = planned(capsys, "--in", "host", "--cpu", "znver2")["tasks"]
+    assert (other["inputs"]["cpu"], other["key"] == task["key"]) == ("znver2", False)
+
+
 def test_planned_command_is_accepted(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
