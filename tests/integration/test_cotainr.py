@@ -100,9 +100,12 @@ class User:
         return self.run("bash", f"{FILES}/build.sh", *arguments, **(self.building | env))
 
     def command(self, *options: str) -> list[str]:
-        """Return README's command, with the options that it names and those that save time."""
+        """Return README's command, with the options that "What was run" names and those that save time."""
         text = (PROJECT / "README.md").read_text().partition("## One command")[2]
-        more = text.partition("options:\n`")[2].partition("`")[0].replace("IMAGE", str(self.rig.image))
+        page = (PROJECT / "docs" / "explanation" / "what-was-run.md").read_text()
+        more = (
+            page[page.index("--base-image IMAGE") :].partition("`")[0].replace("IMAGE", str(self.rig.image))
+        )
         ops = [word for name, op in OPS.items() for word in ("--ops", f"{name}:{op}")]
         _, *words = shlex.split(text.split("```")[1])
         # This machine has the programs of Slurm, but no cluster.
