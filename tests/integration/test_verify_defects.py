@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from uv import find_uv_bin
 
 from builders.index import Index
-from matrix.api import write_lock
+from matrix.api import read_lock, write_lock
 from matrix.cli import main
 from tests.support.locks import built_pick, local_file, lock_of, locked_pick
 from tests.support.tiny import tiny_wheel, wheel_of
@@ -147,6 +147,7 @@ def site(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Ca
     monkeypatch.chdir(made)
     monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path / "own"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_lock(read_lock(made / "matrix.lock"), made / "matrix.lock")  # it is the user's, for this cache, too
     for name in ("LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONNOUSERSITE"):
         monkeypatch.delenv(name, raising=False)
     return Site(tmp_path, tmp_path / "env", capsys, monkeypatch)
