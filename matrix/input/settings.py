@@ -181,7 +181,7 @@ def overlays(settings: Settings) -> list[Path]:
     paths += [Path(variable)] if variable else []
     file = site_file(settings.site)
     if file and not Path(file).is_file():
-        msg = f"The file {file} (given with --site) does not exist."
+        msg = f"The file {file}, which is named as the site, does not exist."
         raise UsageError(msg, hint="Use the name of a site, or a TOML file that defines a site.")
     paths += [Path(file)] if file else []
     return [*paths, *map(Path, settings.catalog)]

@@ -64,7 +64,7 @@ def test_nothing_to_install_has_no_install_order(lock: Resolution) -> None:
     assert "Install order" not in reasons_text(lock_of())
 
 
-@pytest.mark.parametrize("command", [["explain"], ["graph"], ["graph", "--format", "mermaid"]])
+@pytest.mark.parametrize("command", [["explain"], ["graph"]])
 def test_commands_count_the_others(lock: Resolution, capsys: Capture, command: list[str]) -> None:
     del lock
     assert main(command) == 0

@@ -65,6 +65,7 @@ def test_option_leaves_the_plugin_out_and_is_part_of_the_lock(capsys: Capture) -
     lock = read_lock(Path("matrix.lock"))
     assert lock.request.no_network_plugin
     assert lock.pick("rccl-net") is None
+    Path("matrix.toml").unlink()
     resolved(capsys, *BUILT)
     assert main(["build-wheels", "--no-network-plugin"]) == 2
     assert "Resolve again with --no-network-plugin." in capsys.readouterr().err

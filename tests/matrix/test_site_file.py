@@ -133,7 +133,7 @@ def test_site_file_without_a_single_valid_site_fails(text: str, message: str, ca
 
 def test_missing_site_file_and_unknown_site_are_named(capsys: Capture) -> None:
     assert main(["resolve", "apex", "--site", "gone.toml"]) == 2
-    assert "The file gone.toml (given with --site) does not exist" in capsys.readouterr().err
+    assert "The file gone.toml, which is named as the site, does not exist" in capsys.readouterr().err
     assert main(["resolve", "apex", "--site", "lumi-gg"]) == 2
     assert "Did you mean lumi-g" in capsys.readouterr().err
 
@@ -154,7 +154,10 @@ def test_commands_use_the_site_file_of_the_lock(
     assert main(["check", "--gpu", "--dry-run", "--partition", "p"]) == 0
     capsys.readouterr()
     Path("site.toml").rename("moved.toml")
-    for command in (["fetch", "--offline"], ["build-wheels", "--dry-run"], ["check", "--run"]):
+    assert main(["check", "--run"]) == 2
+    assert "The file site.toml, which is named as the site, does not exist." in capsys.readouterr().err
+    Path("matrix.toml").unlink()
+    for command in (["fetch", "--offline"], ["build-wheels", "--dry-run"]):
         assert main(command) == 2
         assert (
             "resolved with the facts in site.toml, which is neither in the working directory"

@@ -52,7 +52,6 @@ COMMANDS: dict[str, list[str]] = {
     "resolve, an error": ["resolve", *IGNORED, "--site", "nowhere", "--no-lock"],
     "table": ["table", *CPU],
     "build-wheels": ["build-wheels", *CPU, "--dry-run"],
-    "graph": ["graph", *CPU],
     "diff": [
         "diff",
         "other.lock",
@@ -67,7 +66,7 @@ COMMANDS: dict[str, list[str]] = {
     "site init": ["site", "init", "--name", "here"],
 }
 
-OF_SETTINGS = {"table", "build-wheels", "graph"}
+OF_SETTINGS = {"table", "build-wheels"}
 """Commands that read requirements files only from ``matrix.toml``."""
 
 
