@@ -127,11 +127,11 @@ def execute(context: Context) -> int:
     is_valid = earlier is not None and is_unchanged(earlier, answer)
     for change in changed_facts(earlier, answer, args.output) if earlier else ():
         console.info(change)
-    is_first = False
+    is_stored = False
     if not args.no_lock:  # before printing, because a closed pipe ends the program
         if not is_valid:
             write_lock(answer, args.output)
-        is_first = args.output == LOCK_FILE and _store_first(context)
+        is_stored = args.output == LOCK_FILE and _store(context)
     changed = _changes(earlier, answer, context) if earlier and not is_valid else []
     if args.format == "json":
         _warn(answer, console)
@@ -143,21 +143,20 @@ def execute(context: Context) -> int:
         lines = [f"\nChanges to {args.output}:", *(f"  {change}" for change in shown)]
         lines += [f"  and {len(changed) - len(shown)} more (-v lists them)"] if changed[len(shown) :] else []
         console.info("\n".join(lines))
-    _print_next(answer, context, is_valid=is_valid, is_first=is_first)
+    _print_next(answer, context, is_valid=is_valid, is_stored=is_stored)
     return 0
 
 
-def _store_first(context: Context) -> bool:
-    """Write the request to ``matrix.toml``, if none is there; return whether it was written."""
-    if read_settings().has_requirements:
+def _store(context: Context) -> bool:
+    """Write the request to ``matrix.toml``, unless it is there; return whether it was written."""
+    if context.settings == read_settings():
         return False
     from matrix.input.request_file import store_request
 
-    store_request(context.settings)
-    return True
+    return store_request(context.settings)
 
 
-def _print_next(answer: Resolution, context: Context, *, is_valid: bool, is_first: bool) -> None:
+def _print_next(answer: Resolution, context: Context, *, is_valid: bool, is_stored: bool) -> None:
     args, console = context.args, context.console
     if is_valid:
         console.info(
@@ -168,7 +167,7 @@ def _print_next(answer: Resolution, context: Context, *, is_valid: bool, is_firs
         console.info(
             f"\nWrote {args.output}. For all reasons and sources: `matrix explain{_lock_option(context)}`"
         )
-    if is_first:
+    if is_stored:
         console.info(f"Wrote {REQUEST_FILE}, the request: `matrix add` and `matrix remove` change it.")
     if not args.no_lock:
         env = f"matrix env --for {'cotainr' if answer.image else 'pip'}"

@@ -1,4 +1,4 @@
-"""Write ``matrix.toml``: the first resolution stores its request in it, ``add`` and ``remove`` change it."""
+"""Write ``matrix.toml``: a resolution stores its request in it, ``add`` and ``remove`` change it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tomlkit
 
 from builders.network.urls import without_password
 from builders.storage.files import write_atomic
-from matrix.input.settings import REQUEST_FILE, Settings
+from matrix.input.settings import REQUEST_FILE, Settings, read_settings
 from matrix.reading.pip_line import parse_line
 from resolver.errors import UsageError, did_you_mean
 from resolver.requirements import normalize_name
@@ -23,23 +23,27 @@ _NOT_STORED = ("upgrade", "offline", "mirrors")
 """Settings of one run, and those that no option sets."""
 
 
-def store_request(settings: Settings) -> None:
-    """Write the settings of a request to ``matrix.toml``; what is in the file stays as it is.
+def store_request(settings: Settings) -> bool:
+    """Make ``matrix.toml`` the request that settings describe; return whether that changed it.
 
-    Logins in URLs of indexes are left out: pip's configuration or ``~/.netrc`` is the place for them.
+    Keys that say the same already stay as they are, with their comments. Logins in URLs of indexes are left
+    out: pip's configuration or ``~/.netrc`` is the place for them.
     """
-    document = _document()
-    default, settings = Settings(), without_logins(settings)
+    document, stored, default = _document(), read_settings(), Settings()
+    settings = without_logins(settings)
+    changed = False
     for field in msgspec.structs.fields(Settings):
-        value = getattr(settings, field.name)
-        if (
-            field.name in _NOT_STORED
-            or field.encode_name in document
-            or value == getattr(default, field.name)
-        ):
+        value, key = getattr(settings, field.name), field.encode_name
+        if field.name in _NOT_STORED or value == getattr(stored, field.name):
             continue
-        document[field.encode_name] = value
-    write_request(document)
+        changed = True
+        if value == getattr(default, field.name):
+            del document[key]
+        else:
+            document[key] = value
+    if changed:
+        write_request(document)
+    return changed
 
 
 def without_logins(settings: Settings) -> Settings:

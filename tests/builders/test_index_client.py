@@ -110,7 +110,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.reply(200, body, **{"Content-Type": kind})
             return
         if not body:  # no range of it can be sent (RFC 9110, 15.5.17)
-            self.reply(416, **{"Content-Range": "bytes */0"})
+            self.reply(416, b"", **{"Content-Range": "bytes */0"})
             return
         first, _, last = ranges.partition("-")
         start = int(first) if first else max(0, len(body) - int(last))

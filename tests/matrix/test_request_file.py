@@ -22,7 +22,7 @@ def names() -> set[str]:
     return {one.name for one in read_lock(Path("matrix.lock")).request.requirements}
 
 
-def test_first_resolution_stores_its_request_and_later_ones_use_it(capsys: Capture) -> None:
+def test_a_resolution_stores_its_request_and_later_ones_use_it(capsys: Capture) -> None:
     assert main(["resolve", "torch", *CPU, "--offline", "--for", "pip"]) == 0
     assert "Wrote matrix.toml" in capsys.readouterr().err
     stored = Path("matrix.toml").read_text()
@@ -31,15 +31,16 @@ def test_first_resolution_stores_its_request_and_later_ones_use_it(capsys: Captu
     assert "is still valid" in capsys.readouterr().err
     assert main(["resolve", "deepspeed", "--offline"]) == 0
     assert "Changes to matrix.lock" in capsys.readouterr().err
-    assert Path("matrix.toml").read_text() == stored
+    assert read_settings().requirements == ["deepspeed"]
+    assert Path("matrix.toml").read_text() == stored.replace("torch", "deepspeed")
 
 
-def test_what_stands_in_the_file_stays() -> None:
-    Path("matrix.toml").write_text('# ours\naccount = "project_1"\npython = "3.12"\n')
+def test_what_was_not_asked_for_stays_in_the_file() -> None:
+    Path("matrix.toml").write_text('# ours\naccount = "project_1"\npython = "3.12"\nenv = "env.yml"\n')
     assert main(["resolve", "torch", *CPU, "--offline", "-q"]) == 0
     text = Path("matrix.toml").read_text()
-    assert text.startswith('# ours\naccount = "project_1"\npython = "3.12"\n')
-    assert read_settings().requirements == ["torch"]
+    assert text.startswith('# ours\naccount = "project_1"\npython = "3.11"\n')
+    assert (read_settings().requirements, read_settings().env) == (["torch"], None)
 
 
 @pytest.mark.parametrize("option", [["--no-lock"], ["-o", "other.lock"]])
