@@ -69,7 +69,9 @@ def lock_text() -> str:
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock_text: str) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "matrix.lock").write_text(lock_text)
+    path = tmp_path / "matrix.lock"
+    path.write_text(lock_text)
+    write_lock(read_lock(path), path)  # it is the user's, for this cache, too
     return tmp_path
 
 
