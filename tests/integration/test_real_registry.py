@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import uv
 from packaging.version import Version
 
 from builders.index_client import IndexClient
@@ -46,7 +47,7 @@ def test_same_newest_version_as_uv(tmp_path: Path) -> None:
     client = IndexClient([index], cache=tmp_path)
     options = ["--no-deps", "--python-version", "3.12", "--no-header", "--no-annotate", "--index-url", index]
     listing = subprocess.run(
-        ["uv", "pip", "compile", *options, "-"],
+        [uv.find_uv_bin(), "pip", "compile", *options, "-"],
         input="\n".join(_PROJECTS),
         capture_output=True,
         text=True,
@@ -76,7 +77,7 @@ def test_same_versions_as_uv_where_sdists_are_not_static(
     platform = f"x86_64-manylinux_{lock.version_of('glibc').replace('.', '_')}"
     options = ["--python-version", "3.12", "--python-platform", platform, "--no-header", "--no-annotate"]
     listing = subprocess.run(
-        ["uv", "pip", "compile", *options, "-"],
+        [uv.find_uv_bin(), "pip", "compile", *options, "-"],
         input=requirement,
         capture_output=True,
         text=True,
