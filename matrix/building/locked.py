@@ -106,7 +106,11 @@ def check_sources(lock: Resolution, settings: Settings, catalog: Catalog, consol
     if hosts:
         console.info(f"The lock names hosts that your configuration does not name: {', '.join(hosts)}.")
     known = set(_urls_of_catalog(catalog))
-    files = [(name, file) for name, file in _files_of(lock) if not (file.sha256 and file.url in known)]
+    files = [
+        (name, file)
+        for name, file in _files_of(lock)
+        if not (file.sha256 and file.url.removeprefix("git+") in known)
+    ]
     safe = {"", "https", "git+https", "git+ssh"}
     if all(file.sha256 and urlsplit(file.url).scheme in safe for _, file in files) or is_own(lock):
         return

@@ -152,7 +152,7 @@ def test_pip_installs_companions_beside_torch_from_source(work: Path) -> None:
     python = work / "env" / "bin" / "python"
     subprocess.run([python, *command.split()[1:], "-q"], cwd=work, check=True)
     code, findings = verify(work, python)
-    assert (code, [name for name in findings if "not-judged" not in name]) == (4, [])
+    assert (code, findings) == (0, {})
 
     # The published companion requires the published torch. With constraints pip refuses to replace ours, and
     # with --no-deps it keeps ours.
@@ -177,8 +177,7 @@ def test_uv_installs_companions_beside_torch_from_source(work: Path) -> None:
     env = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     subprocess.run(command, cwd=work, check=True, env=env)
     code, findings = verify(work, work / "project" / ".venv" / "bin" / "python")
-    assert code == 0
-    assert findings.keys() == {"verify-pip-check-others"}
+    assert (code, findings) == (0, {})
 
 
 def test_companions_require_torch_from_source(work: Path) -> None:
