@@ -102,7 +102,9 @@ class User:
         target = replace(lock.target, python="3.11")
         write_lock(replace(lock, target=target), self.work / "matrix.lock")
         self.own()
-        done = self.rig.matrix("env", "--for", "tykky", "-o", ".", cwd=self.work)
+        done = self.rig.matrix(
+            "env", "--for", "tykky", "-o", ".", cwd=self.work, env={"PIP_FIND_LINKS": str(self.work)}
+        )
         assert done.returncode == 0, done.stderr
 
     def matrix(self, *arguments: str) -> subprocess.CompletedProcess[str]:
