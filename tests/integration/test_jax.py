@@ -100,7 +100,7 @@ def errors(findings: Sequence[dict[str, Any]]) -> list[str]:
 
 def test_plugin_loads_beside_rocm_and_finds_no_gpu(jax: Jax) -> None:
     code, findings = jax.verify(jax.python())
-    assert code == 0, errors(findings)
+    assert (code, errors(findings)) == (4, [])  # without a GPU, kernels are not judged
     messages = [finding["message"] for finding in findings]
     for name in ("jax", "jax_plugins.xla_rocm7", "jax_rocm7_plugin"):
         assert f"import {name}: loads" in messages
