@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def resolve(
-    requirements: str | Iterable[str] = (),
+    requirements: str | Iterable[str],
     *,
     site: str | None = None,
     date: datetime.date | str | None = None,
@@ -44,8 +44,7 @@ def resolve(
     Parameters
     ----------
     requirements
-        Requirements such as ``"torch>=2.4"`` or ``"flash-attn[triton]"``, or one of them; none means the
-        default set of the backend.
+        Requirements such as ``"torch>=2.4"`` or ``"flash-attn[triton]"``, or one of them.
     site
         A site of the catalog, or a TOML file that defines a site; by default ``lumi-g``, or ``local`` for the
         CPU backend and for GPU architectures that LUMI-G lacks.
@@ -59,8 +58,6 @@ def resolve(
         Versions of the AMD kernel driver, ROCm (as a specifier) and Python (as a specifier).
     base_image
         A name from the catalog, or a file, which is then inspected.
-    support
-        The weakest facts to rely on.
     prefer
         Which solution to choose if there are several.
     catalog
@@ -69,7 +66,7 @@ def resolve(
     Raises
     ------
     UsageError
-        A name, a version or a file is not valid.
+        Nothing is requested, or a name, a version or a file is not valid.
     NoVersionError
         No index has a project, or none of its versions is allowed.
     CatalogError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from builders.constants import LOCK_FILE
 from matrix.command_line.options import add_format, add_index_access, add_names
 from matrix.commands import resolve
-from matrix.input.request_file import with_requirements, write_request
+from matrix.input.request_file import with_requirements
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,17 +35,15 @@ def add_lock_options(parser: argparse.ArgumentParser) -> None:
 
 def execute(context: Context) -> int:
     """Run the command."""
-    return change_request(context, added=context.args.added)
+    return change_request(context, EXAMPLE, added=context.args.added)
 
 
-def change_request(context: Context, added: Sequence[str] = (), removed: Sequence[str] = ()) -> int:
-    """Resolve with other requirements, and write ``matrix.toml`` if there is a resolution."""
+def change_request(
+    context: Context, example: str, *, added: Sequence[str] = (), removed: Sequence[str] = ()
+) -> int:
+    """Resolve with other requirements; `resolve` stores them, if there is a resolution."""
     if not added and not removed:
         msg = "No requirement is named."
-        raise UsageError(msg, hint=f"Such as: {EXAMPLE}")
-    document = with_requirements(added, removed)
-    context = context.with_settings(requirements=list(document["requirements"]))
-    code = resolve.execute(context)
-    if code == 0:
-        write_request(document)
-    return code
+        raise UsageError(msg, hint=f"Such as: {example}")
+    texts = with_requirements(context.settings.requirements, added, removed)
+    return resolve.execute(context.with_settings(requirements=texts))

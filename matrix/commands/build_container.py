@@ -127,7 +127,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "requirements",
         metavar="REQ",
-        help="requirements, as for `matrix resolve` (default: matrix.toml, else the lock, else its default)",
+        help="requirements, as for `matrix resolve` (default: matrix.toml, else those of the lock)",
     )
     parser.add_argument(
         "--for",
@@ -189,10 +189,10 @@ def execute(context: Context) -> int:
 
 def _check_gpu(lock: Resolution, catalog: Catalog) -> None:
     """Raise `UsageError` if a lock is for a GPU that its site does not have."""
-    own = catalog.site[lock.target.site].gfx
-    if own and not {*lock.target.gfx} <= {*own}:
-        asked, has = join_words(lock.target.gfx, joiner="and"), join_words(own, joiner="and")
-        msg = f"The container would be for {asked}, but {lock.target.site} has {has}."
+    site = catalog.site[lock.target.site]
+    if others := site.lacks(lock.target.gfx):
+        asked, has = join_words(others, joiner="and"), join_words(site.gfx, joiner="and")
+        msg = f"The container would be for {asked}, but {site.name} has {has}."
         raise UsageError(msg, hint="Name the site that has this GPU with --site, or leave the GPU out.")
 
 

@@ -24,4 +24,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(context: Context) -> int:
     """Run the command."""
-    return change_request(context, removed=context.args.removed)
+    return change_request(context, EXAMPLE, removed=context.args.removed)

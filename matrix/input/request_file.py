@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import tomlkit
+import tomlkit.items
 
 from builders.network.urls import without_password
 from builders.storage.files import write_atomic
@@ -39,10 +40,12 @@ def store_request(settings: Settings) -> bool:
         changed = True
         if value == getattr(default, field.name):
             del document[key]
+        elif isinstance(document.get(key), tomlkit.items.Array):
+            _edit(document[key], value)
         else:
             document[key] = value
     if changed:
-        write_request(document)
+        write_atomic(REQUEST_FILE, tomlkit.dumps(document))
     return changed
 
 
@@ -56,34 +59,29 @@ def without_logins(settings: Settings) -> Settings:
     )
 
 
-def write_request(document: tomlkit.TOMLDocument) -> None:
-    """Write ``matrix.toml``, atomically."""
-    write_atomic(REQUEST_FILE, tomlkit.dumps(document))
+def with_requirements(texts: Sequence[str], added: Sequence[str], removed: Sequence[str]) -> list[str]:
+    """Return requirements with others added, each of which replaces those on its name, and names removed.
 
-
-def with_requirements(added: Sequence[str], removed: Sequence[str]) -> tomlkit.TOMLDocument:
-    """Return ``matrix.toml`` with other requirements, and with its comments.
-
-    A requirement replaces those on the same name. Raise `UsageError` if a name to remove is not required
-    there, or if a requirement is invalid.
+    Raise `UsageError` if a name to remove is not among them, or if a requirement is invalid.
     """
-    document = _document()
-    texts = document.setdefault("requirements", tomlkit.array())
-    names = [_name(text) for text in texts]
-    for text in removed:
-        name = normalize_name(text)
+    old = [(_name(text), text) for text in texts]
+    names = {name for name, _ in old}
+    gone = {normalize_name(text): text for text in removed}
+    for name, text in gone.items():
         if name not in names:
             msg = f"{REQUEST_FILE} has no requirement on {shorten(text)}."
             raise UsageError(msg, hint=did_you_mean(name, filter(None, names)))
     new = {parse_line(text, "").name: text for text in added}
-    for number in reversed(range(len(names))):
-        name = names[number]
-        if name in {normalize_name(text) for text in removed}:
-            del texts[number]
-        elif name in new:
-            texts[number] = new.pop(name)
-    texts.extend(new.values())
-    return document
+    kept = [new.pop(name, text) if name in new else text for name, text in old if name not in gone]
+    return [*kept, *new.values()]
+
+
+def _edit(array: tomlkit.items.Array, wanted: Sequence[str]) -> None:
+    """Give an array other items; comments stay beside the items that stay."""
+    for number in reversed(range(len(array))):
+        if array[number] not in wanted:
+            del array[number]
+    array.extend(text for text in wanted if text not in array)
 
 
 def _document() -> tomlkit.TOMLDocument:

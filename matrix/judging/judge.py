@@ -294,11 +294,11 @@ def expected_of(reading: Reading, context: Context, lock: Resolution | None) -> 
     return expect_lock(lock, str(args.lock), context.catalog_of_lock, consumer, args.index)
 
 
-def _has(wheel: Path, pattern: str) -> bool:
-    """Return whether a wheel has a member that a glob names; not if it cannot be read."""
+def _members(wheel: Path) -> list[str]:
+    """Return the names of the members of a wheel; none if it cannot be read."""
     with suppress(BadZipFile, OSError, NotImplementedError), ZipFile(wheel) as archive:
-        return bool(filter_names(archive.namelist(), pattern))
-    return False
+        return archive.namelist()
+    return []
 
 
 def _fix(judged_: Judgement, reading: Reading, expected: ExpectedTarget) -> None:
@@ -381,7 +381,9 @@ def _recipe(wheel: Path, catalog: Catalog) -> Recipe | None:
             backend = "cpu" if (version.local or "").startswith("cpu") else "rocm"
             for release in catalog.releases_of(name):
                 if release.version == version.public and (recipe := recipe_for(catalog, release, backend)):
-                    return recipe_as_built(recipe, [op.name for op in recipe.ops if _has(wheel, op.object)])
+                    members = _members(wheel)
+                    chosen = [op.name for op in recipe.ops if filter_names(members, op.object)]
+                    return recipe_as_built(recipe, chosen)
     return None
 
 

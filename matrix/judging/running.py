@@ -85,6 +85,7 @@ def place_of(thing: str) -> Place:
     if path.suffix == ".sh" and path.is_file():
         return Place(python=shlex.join(["bash", thing, "python"]))
     is_program = path.is_file() and os.access(path, os.X_OK)
+    # An address has no space; a command may have arguments such as ``--bind a:/b``.
     is_image = path.suffix in IMAGES or ":/" in thing.partition(" ")[0] or (path.exists() and not is_program)
     return Place(image=path) if thing and is_image else Place(python=thing)
 

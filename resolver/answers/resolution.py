@@ -154,10 +154,9 @@ def _warnings(
 
 
 def _not_of_site(catalog: Catalog, target: Target) -> Iterator[Notice]:
-    """Warn about a GPU that the site does not have, and a driver that it never had."""
+    """Warn about a GPU that the site does not have, and a driver that it is not known to have had."""
     site = catalog.site[target.site]
-    others = [gfx for gfx in target.gfx if gfx not in site.gfx] if site.gfx else []
-    if others:
+    if others := site.lacks(target.gfx):
         own, listed = join_words(site.gfx, joiner="and"), join_words(others, joiner="and")
         text = f"{target.site} has {own}, not {listed}: what is built for {listed} does not run there."
         yield Notice("gpu-not-of-site", listed, text)

@@ -232,6 +232,10 @@ class Site(Row, frozen=True, kw_only=True):
 
     identity = ("name",)
 
+    def lacks(self, gfx: Iterable[str]) -> list[str]:
+        """Return the GPU architectures that the site does not have; none if its own are not known."""
+        return [name for name in gfx if name not in self.gfx] if self.gfx else []
+
 
 class Partition(Row, frozen=True, kw_only=True):
     """A Slurm partition of a site."""

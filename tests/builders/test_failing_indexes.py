@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -200,6 +200,14 @@ def test_metadata_on_a_failing_server_is_an_error_that_names_the_file(
     assert time.monotonic() - started < LONGEST
 
 
+def _wheel_of(server: Failing, cache: Path) -> tuple[File, Sequence[Callable[[], object]]]:
+    """Return a wheel on a server, and the two ways in which its end is read."""
+    source = IndexClient([f"{server.url}/simple"], cache=cache)
+    name = "some_pkg-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"
+    file = File(name, f"{server.url}/{name}", index=f"{server.url}/simple")
+    return file, (lambda: source.metadata([file]), lambda: source.content(file, None))
+
+
 @pytest.mark.parametrize(
     "stated",
     [
@@ -210,10 +218,8 @@ def test_metadata_on_a_failing_server_is_an_error_that_names_the_file(
 def test_broken_range_is_an_error(stated: str, start: Callable[[Talk], Failing], tmp_path: Path) -> None:
     head = b"HTTP/1.1 206 Partial\r\nContent-Length: 2\r\nContent-Range: "
     server = start(_once(head + stated.encode("latin-1") + b"\r\n\r\nPK"))
-    source = IndexClient([f"{server.url}/simple"], cache=tmp_path)
-    name = "some_pkg-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"
-    file = File(name, f"{server.url}/{name}", index=f"{server.url}/simple")
-    for read in (lambda: source.metadata([file]), lambda: source.content(file, None)):
+    file, reads = _wheel_of(server, tmp_path)
+    for read in reads:
         with pytest.raises(EnvironmentLacksError, match=f"{file.url}.*the server's answer is broken"):
             read()
 
@@ -224,11 +230,9 @@ def test_broken_length_is_no_internal_error(
 ) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: "
     server = start(_once(head + length.encode("latin-1") + b"\r\n\r\nPK"))
-    source = IndexClient([f"{server.url}/simple"], cache=tmp_path)
-    name = "some_pkg-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"
-    file = File(name, f"{server.url}/{name}", index=f"{server.url}/simple")
-    for read in (lambda: source.metadata([file]), lambda: source.content(file, None)):
-        with pytest.raises((EnvironmentLacksError, SourceError), match=name):
+    file, reads = _wheel_of(server, tmp_path)
+    for read in reads:
+        with pytest.raises((EnvironmentLacksError, SourceError), match=file.name):
             read()
 
 

@@ -45,7 +45,7 @@ BAD = [
     ("resolve --upgrade numpy", "matrix.lock", "matrix resolve"),
     ("add", "No requirement is named", "matrix add"),
     ("add ???", "'???'", "torch>=2.4"),
-    ("remove", "No requirement is named", "matrix add"),
+    ("remove", "No requirement is named", "matrix remove"),
     ("remove torch", "no requirement on torch", ""),
     ("table apx", "'apx'", "Did you mean apex?"),
     ("table torch==9.9", "'torch==9.9'", "Known versions"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from matrix.cli import main
 from matrix.input.request_file import store_request, with_requirements
@@ -97,6 +98,10 @@ def test_another_site_does_not_have_the_driver_of_the_file() -> None:
     assert read_lock(Path("cpu.lock")).target.gfx == ()
 
 
+def _store(requirements: list[str]) -> None:
+    store_request(replace(read_settings(), requirements=requirements))
+
+
 @given(
     st.lists(st.sampled_from(["a", "b>=1", "c[x]", "D"]), unique=True),
     st.lists(st.sampled_from(["a==2", "b", "e"]), unique=True),
@@ -110,11 +115,11 @@ def test_adding_and_removing_gives_what_was_there(
     old = Path.cwd()
     os.chdir(folder)
     try:
-        (folder / "matrix.toml").write_text(with_requirements(added, []).as_string())
+        _store(with_requirements(read_settings().requirements, added, []))
         changed = read_settings().requirements
         new = {text[0] for text in added}
         assert sorted(changed) == sorted([*(text for text in present if text[0].lower() not in new), *added])
-        (folder / "matrix.toml").write_text(with_requirements([], [text[0] for text in added]).as_string())
+        _store(with_requirements(changed, [], [text[0] for text in added]))
         assert read_settings().requirements == [text for text in present if text[0].lower() not in new]
     finally:
         os.chdir(old)
