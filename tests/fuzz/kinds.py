@@ -11,7 +11,7 @@ import platform
 import shutil
 import struct
 import subprocess
-import tarfile
+import sys
 import tempfile
 import tomllib
 import zipfile
@@ -58,6 +58,11 @@ from tests.support.hostile import CANARY
 from tests.support.images import archive_of, layer, oci_archive, sif
 from tests.support.installed import Tree, library
 from tests.support.strangers import PYLOCK, RUN, SITE, data_of, emitted, everything, read_back
+
+if sys.version_info >= (3, 12):
+    import tarfile
+else:  # Python 3.11.0 to 3.11.3 have no extraction filters
+    import backports.tarfile as tarfile  # noqa: PLR0402  has no types, so it is not an attribute
 
 TESTS = Path(__file__).parents[1]
 FACTS = TESTS.parent / "resolver" / "facts"
