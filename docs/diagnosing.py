@@ -36,8 +36,8 @@ rest is said to be not known.
 | next 28 | 17 | 1 | 9 | 2 | 28 |
 | next 17 | 12 | 0 | 5 | 0 | 17 |
 
-Of the first 13 other answers, 7 were true but too general ("the container runtime failed" for a program that the
-image lacks), and 6 were wrong, such as "the compiler is too old" for a flag of HIP that reached g++.
+Of the first 13 other answers, 7 were true but too general ("the container runtime failed" for a program that
+the image lacks), and 6 were wrong, such as "the compiler is too old" for a flag of HIP that reached g++.
 `tests/builders/data/lines.toml` has the lines with their sources.
 """
 
