@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -13,13 +13,14 @@ from msgspec.structs import replace
 from builders.findings import Finding
 from matrix.api import package_indexes, resolve_settings
 from matrix.input.request import make_request
-from matrix.judging.installed import NOT_READ, of_label
+from matrix.judging.installed import NOT_READ, of_commit, of_label
 from matrix.judging.packages import TORCH_FAMILY, switches, torch_index
 from matrix.judging.repair import Change, changed_versions, nearest, replaced
 from matrix.judging.target import expect_request
 from matrix.judging.verdict import JudgedItem, Judgement, Verdict
 from matrix.reading.items import Item
 from matrix.reading.pip_line import counts_on_linux
+from matrix.reading.requirements import is_index_of_torch
 from resolver.errors import MatrixError, NoVersionError
 from resolver.model import Conflict, Resolution
 from resolver.requirements import parse_requirement
@@ -66,7 +67,7 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     left = [item for item in reading.items if item.known_as in drop]
     changes += [Change(str(item), "", "you left it out") for item in left]
     pins = [item for item in items if item.installer == "conda" and item.version and item.name != "python"]
-    found = _Nearest(context, [*pins, *reading.constraints])
+    found = _Nearest(context, [*pins, *reading.constraints], _pages(reading))
     expected = expect_request(context.request(), catalog, "pip")
     try:
         answer, versions, unknown = found.of(kept)
@@ -95,6 +96,16 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     return answer
 
 
+def _pages(reading: Reading) -> list[str]:
+    """Return the URLs of find-links locations; a path is relative to the file."""
+    folder = PurePosixPath(reading.name).parent
+    return [
+        link if "://" in link else Path(folder / link).absolute().as_uri()
+        for link in reading.find_links
+        if "$" not in link
+    ]
+
+
 def _built_here(reading: Reading, catalog: Catalog) -> dict[str, str]:
     """Return what pip builds for ROCm because the commands set the variables for it, with the evidence."""
     if reading.document is not None or reading.installed:
@@ -119,12 +130,17 @@ def _open(item: Item, evidence: str) -> JudgedItem:
 class _Nearest:
     """The nearest request that resolves, for the target of a context."""
 
-    def __init__(self, context: Context, pins: Sequence[Item]) -> None:
+    def __init__(self, context: Context, pins: Sequence[Item], find_links: Sequence[str] = ()) -> None:
         self.context, self.catalog = context, context.catalog_with_image
         self.as_is = not context.args.repair
         texts = [f"{item.name}=={item.version}" for item in pins if is_version(item.version)]
         texts += [f"{item.name}{item.specifier}" for item in pins if item.specifier and not item.url]
-        self.inputs = replace(context.inputs, requirements=(), constraints=[*map(parse_requirement, texts)])
+        self.inputs = replace(
+            context.inputs,
+            requirements=(),
+            constraints=[*map(parse_requirement, texts)],
+            find_links=[*context.inputs.find_links, *find_links],
+        )
         self.indexes = package_indexes(context.settings, self.inputs, context.console)
 
     def of(
@@ -273,6 +289,7 @@ def _verdicts(
     expected: ExpectedTarget,
 ) -> Iterator[JudgedItem]:
     changed = {change.before: change for change in changes}
+    own = reading.find_links or not all(map(is_index_of_torch, reading.index_urls))
     versions = {item.name: item.version for item in reading.items if item.version}
     picks = {pick.name: pick for pick in answer.picks} if isinstance(answer, Resolution) else {}
     for item in reading.items:
@@ -291,6 +308,9 @@ def _verdicts(
             yield replace(judged, evidence=evidence)
         elif item.name in stated and not (change and change.for_cuda):
             verdict, evidence = stated[item.name]
+            if "+" in item.version and not own:
+                known, of_build = of_commit(item, versions, expected)
+                verdict, evidence = (known, of_build) if known == "fits" else (verdict, evidence)
             yield replace(judged, verdict=verdict, evidence=evidence)
         elif change:
             source = f" ({change.source})" if change.source else ""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from matrix.cli import main
-from tests.support.tiny import tiny_index
+from tests.support.tiny import tiny_index, tiny_wheel
 
 CASES = sorted(path.parent for path in Path(__file__).parent.glob("cases/*/expected.toml"))
 CASES = [case for case in CASES if not (case / "log.txt").exists()]
@@ -27,7 +27,12 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Work in an empty directory with an index of a few projects; the index of torch does not answer."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    Path("matrix.toml").write_text('[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n')
+    page = tmp_path / "amd"
+    tiny_wheel(page, "tensorflow-rocm", "2.16.1", tags="cp311-cp311-manylinux_2_28_x86_64")
+    Path("matrix.toml").write_text(
+        '[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n'
+        f'"https://repo.radeon.com/rocm/manylinux/rocm-rel-6.2" = "{page.as_uri()}"\n'
+    )
     projects: dict[str, list[tuple[str, list[str]]]] = {
         "numpy": [("1.23.2", []), ("1.26.2", []), ("1.26.3", []), ("1.26.4", []), ("2.2.6", [])],
         "mpi4py": [("3.1.1", [])],
