@@ -14,7 +14,7 @@ from builders.findings import Finding
 from matrix.api import package_indexes, resolve_settings
 from matrix.input.request import make_request
 from matrix.judging.installed import NOT_READ, of_commit, of_label
-from matrix.judging.packages import TORCH_FAMILY, switches, torch_index
+from matrix.judging.packages import TORCH_FAMILY, built_here, torch_index
 from matrix.judging.repair import Change, changed_versions, nearest, replaced
 from matrix.judging.target import expect_request
 from matrix.judging.verdict import JudgedItem, Judgement, Verdict
@@ -55,11 +55,12 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     ]
     reading = replace(reading, items=[item for item in reading.items if item not in outside])
     catalog, drop = context.catalog_with_image, context.args.drop
-    built = _built_here(reading, catalog)
+    built = built_here(reading, catalog)
     items = [
         item
         for item in reading.items
-        if not item.url and item.name and item.name not in {*drop, *built} and item.installer != "image"
+        if not item.url and item.name and item.name not in drop and item.installer != "image"
+        if item not in built
     ]
     if reading.python:
         items.insert(0, Item(name="python", version=reading.python))
@@ -84,7 +85,9 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         key=lambda change: (change.before.split()[0] != "torch", not change.for_cuda),
     )
     stated = dict(_without_release(unknown, reading, is_offline=context.settings.offline))
-    stated |= {name: ("not-judged", evidence) for name, evidence in built.items()}
+    stated |= {item.name: ("not-judged", evidence) for item, evidence in built.items()}
+    if not reading.find_links and all(map(is_index_of_torch, reading.index_urls)):
+        stated |= _known_commits(reading, stated, expected)
     judged.distributions += list(_verdicts(answer, reading, judged.changes, stated, expected))
     if isinstance(answer, Conflict):
         judged.core = answer.core
@@ -104,19 +107,6 @@ def _pages(reading: Reading) -> list[str]:
         for link in reading.find_links
         if "$" not in link
     ]
-
-
-def _built_here(reading: Reading, catalog: Catalog) -> dict[str, str]:
-    """Return what pip builds for ROCm because the commands set the variables for it, with the evidence."""
-    if reading.document is not None or reading.installed:
-        return {}
-    needed = {item.name: switches(catalog, item.name) for item in reading.items if item.installer == "pip"}
-    return {
-        name: "pip builds it here for ROCm, with "
-        + join_words([f"{key}={value}" for key, value in wanted.items()], joiner="and")
-        for name, wanted in needed.items()
-        if wanted and wanted.items() <= reading.variables.items()
-    }
 
 
 def _open(item: Item, evidence: str) -> JudgedItem:
@@ -281,6 +271,19 @@ def _without_release(
         yield name, ("does-not-fit" if is_wrong else "not-judged", evidence)
 
 
+def _known_commits(
+    reading: Reading, unknown: Mapping[str, object], expected: ExpectedTarget
+) -> dict[str, tuple[Verdict, str]]:
+    """Return the builds that no index has, and that fit by a label that is a commit of the catalog."""
+    versions = {item.name: item.version for item in reading.items}
+    found = {
+        item.name: of_commit(item, versions, expected)
+        for item in reading.items
+        if item.name in unknown and "+" in item.version
+    }
+    return {name: answer for name, answer in found.items() if answer[0] == "fits"}
+
+
 def _verdicts(
     answer: Resolution | Conflict,
     reading: Reading,
@@ -289,7 +292,6 @@ def _verdicts(
     expected: ExpectedTarget,
 ) -> Iterator[JudgedItem]:
     changed = {change.before: change for change in changes}
-    own = reading.find_links or not all(map(is_index_of_torch, reading.index_urls))
     versions = {item.name: item.version for item in reading.items if item.version}
     picks = {pick.name: pick for pick in answer.picks} if isinstance(answer, Resolution) else {}
     for item in reading.items:
@@ -308,9 +310,6 @@ def _verdicts(
             yield replace(judged, evidence=evidence)
         elif item.name in stated and not (change and change.for_cuda):
             verdict, evidence = stated[item.name]
-            if "+" in item.version and not own:
-                known, of_build = of_commit(item, versions, expected)
-                verdict, evidence = (known, of_build) if known == "fits" else (verdict, evidence)
             yield replace(judged, verdict=verdict, evidence=evidence)
         elif change:
             source = f" ({change.source})" if change.source else ""

@@ -59,7 +59,8 @@ def checked(file: str, options: list[str], index: str, capsys: Capture) -> tuple
 def test_thing_gets_the_right_answer(case: Path, index: str, capsys: Capture) -> None:
     expected = tomllib.loads((case / "expected.toml").read_text(encoding="utf-8"))
     for file in expected["files"]:
-        shutil.copy(case / file, file)
+        for name in (file, *expected.get("beside", ())):
+            shutil.copy(case / name, name)
         code, thing, output = checked(file, expected["options"], index, capsys)
         assert code == expected.get("exit", code), thing["text"]
         assert code != expected.get("not-exit", -1), thing["text"]
@@ -108,4 +109,4 @@ def test_pair_of_builds_does_not_contradict_itself(index: str, capsys: Capture) 
 
 
 def test_cases_are_there() -> None:
-    assert len(CASES) >= 41
+    assert len(CASES) >= 46
