@@ -121,6 +121,7 @@ def test_proven_set_in_a_tree_is_judged_as_in_a_list(row: ProvenSet, tmp_path: P
     assert errors <= about | {"computed-name-missing"}, built.findings  # of files that are not there
 
 
+@pytest.mark.slow
 def test_order_of_the_lines_does_not_matter() -> None:
     for row in SETS:
         pins = installed(row)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import tomllib
+from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -128,15 +129,16 @@ def test_names_versions_and_urls_of_a_lock_have_only_their_characters(
 # The files that are written from a lock.
 
 TRIED = 9
-ROUNDS = 5
+ROUNDS = [range(1), pytest.param(range(1, 5), marks=pytest.mark.slow)]
 """Each place gets another text in each round."""
 DECISIVE = {"requirements", "constraints", "overrides", "installed"}
 """Keys whose values are what is installed."""
 
 
+@pytest.mark.parametrize("rounds", ROUNDS, ids=["first", "others"])
 @pytest.mark.parametrize("consumer", CONSUMERS)
 def test_texts_of_a_lock_stay_data_in_the_files_of_consumers(
-    accepted: dict[Place, list[str]], consumer: str, tmp_path: Path
+    accepted: dict[Place, list[str]], consumer: str, rounds: Iterable[int], tmp_path: Path
 ) -> None:
     """Write texts into all fields that accept them: no program runs them, and the files mean the same."""
     (tmp_path / "plain").mkdir()
@@ -145,7 +147,7 @@ def test_texts_of_a_lock_stay_data_in_the_files_of_consumers(
     expected = [read_back(file, tmp_path / "plain") for file in files]
     data = data_of(lock)
     known = {*places(data)}
-    for number in range(ROUNDS):
+    for number in rounds:
         folder = tmp_path / str(number)
         folder.mkdir()
         changed = data
@@ -280,7 +282,10 @@ class _Elements(HTMLParser):
 
 
 @pytest.mark.usefixtures("libraries")
-def test_texts_of_a_lock_are_texts_in_a_report(accepted: dict[Place, list[str]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", ROUNDS, ids=["first", "others"])
+def test_texts_of_a_lock_are_texts_in_a_report(
+    accepted: dict[Place, list[str]], rounds: Iterable[int], tmp_path: Path
+) -> None:
     lock = everything(keeps_torch=False)
     target = replace(lock.target, base_image=None)
     request = replace(lock.request, target=target, site_file="", catalogs=(), preinstalled=None)
@@ -294,7 +299,7 @@ def test_texts_of_a_lock_are_texts_in_a_report(accepted: dict[Place, list[str]],
         return parser.found
 
     usual = elements(data)
-    for number in range(ROUNDS):
+    for number in rounds:
         changed = data
         for position, (place, choices) in enumerate(accepted.items()):
             if choices and {*place} & {"notes", "warnings", "left_open", "variant", "package"}:
