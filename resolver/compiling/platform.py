@@ -185,9 +185,10 @@ def offered_images(builder: ProblemBuilder) -> dict[str, schema.Row]:
     """Return the base images that the site offers on the day, each with the row that says so."""
     target, catalog = builder.target, builder.catalog
     site = catalog.site.get(target.site)
-    public = (row for row in catalog.image.values() if site and site.public_images and "://" in row.path)
-    own = {row.image: row for row in catalog.images_at(target.site, target.date)}
-    return {row.name: row for row in public} | own
+    offered: dict[str, schema.Row] = {}
+    if site and site.public_images:
+        offered = {name: row for name, row in catalog.image.items() if "://" in row.path}
+    return offered | {row.image: row for row in catalog.images_at(target.site, target.date)}
 
 
 def _add_images(builder: ProblemBuilder) -> None:
