@@ -54,16 +54,16 @@ class ContentJudge:
         self._search = world.search
         self._projects = projects
         self._needing_cuda = needing_cuda
+        self._for_gpu = world.request.target.backend == "rocm"
         self._examined: dict[str, Examined] = {}
         """By the URL of the file."""
 
     def judge(self) -> None:
         """Read the files of the chosen releases, and add what follows from their content to the search."""
-        request = self._world.request
-        if request.target.backend != "rocm":
-            return
         environment = self._world.environment()  # what is learned may take back the choice of Python
         new = [one for one in self._chosen(environment) if one.file.url not in self._examined]
+        if not self._for_gpu:  # there, only sources are read
+            new = [one for one in new if not one.is_wheel]
         self._read_ahead(new[1:])
         for one in new:
             if _is_unknown(self._judge(one)):
@@ -147,7 +147,7 @@ class ContentJudge:
         try:
             one.judgement = judgement = self._judgement(one)
         except SourceError as error:
-            self._projects.skip(one.choices, one.mask, f"has a wheel that cannot be read: {error.message}")
+            self._projects.skip(one.choices, one.mask, f"has a file that cannot be read: {error.message}")
             return one
         self._examined[one.file.url] = one
         one.choices.project.contents.append(one)
@@ -164,14 +164,18 @@ class ContentJudge:
         return one
 
     def _judgement(self, one: Examined) -> Judgement | None:
-        known = self._known(one)
+        known = self._known(one) if self._for_gpu else ""
         if known:
             return Judgement("fits", f"the catalog has its facts: {known}")
-        evidence = self._evidence_against_source(one)
+        evidence = self._evidence_against_source(one) if self._for_gpu else ""
         if evidence:
             return Judgement("does-not-fit", evidence)
-        one.content = self._reading(one)()
-        return judged(one.content, self._world.request.target.gfx) if one.content else None
+        one.content = content = self._reading(one)()
+        if content is None or not (content.evidence or content.unread):
+            return None  # nothing in it is compiled
+        if self._for_gpu:
+            return judged(content, self._world.request.target.gfx)
+        return Judgement("does-not-fit", content.broken) if content.broken else None
 
     def _evidence_against_source(self, one: Examined) -> str:
         version, required = self._needing_cuda.get(one.name, ("", ""))

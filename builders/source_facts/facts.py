@@ -1,6 +1,6 @@
 """Read facts about a build from its source tree, without executing any of its code.
 
-The build scripts are read as syntax trees (`builders.sources.build_script`), CMake files as text.
+The build scripts are read as syntax trees (`builders.source_facts.build_script`), CMake files as text.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 from packaging.metadata import parse_email
 
 from builders.pyproject import FILE, PyProject, read_pyproject
-from builders.sources.build_script import BuildScript, BuildVariable, Extension, read_script
+from builders.source_facts.build_script import BuildScript, BuildVariable, Extension, read_script
+from builders.source_facts.kind import classify
 from resolver.errors import UsageError
+from resolver.indexes import SourceClass
 from resolver.requirements import normalize_name, required_name
 from resolver.versions import is_version, specifier_or_none
 
@@ -58,7 +61,7 @@ _CMAKE_OPTION = re.compile(r"^\s*option\s*\(\s*(\w+)\s+\"[^\"]*\"\s*(\w*)", re.M
 _CMAKE_MINIMUM = re.compile(r"cmake_minimum_required\s*\(\s*VERSION\s+(\d+)\.(\d+)", re.IGNORECASE)
 _CMAKE_PROJECT = re.compile(r"^\s*project\s*\(([^)]*)\)", re.MULTILINE | re.IGNORECASE)
 _CMAKE_LANGUAGE = re.compile(r"enable_language\s*\(\s*(\w+)", re.IGNORECASE)
-_CMAKE_TORCH = re.compile(r"^\s*find_package\s*\(\s*Torch\b", re.MULTILINE)
+_CMAKE_TORCH = re.compile(r"^\s*find_package\s*\(\s*(?:Py)?Torch\b", re.MULTILINE | re.IGNORECASE)
 _CMAKE_DOWNLOAD = re.compile(r"FetchContent_|ExternalProject_Add|file\s*\(\s*DOWNLOAD", re.IGNORECASE)
 _COMPUTES_VERSION = {"version", "others", "use_scm_version", "pbr", "setuptools_scm"}
 """Arguments of ``setup()`` and tables of ``pyproject.toml`` that compute the version."""
@@ -129,7 +132,13 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The C++ standards that the build sets, such as ``17``."""
     compiles: bool
     """Whether the build compiles something, as far as is known."""
+    downloads: tuple[str, ...]
+    """Places in Python scripts that use the network, as far as no condition decides."""
+    gates: tuple[str, ...]
+    """Places that end every build with a torch that is not for CUDA."""
     undetermined: tuple[str, ...]
+    source: SourceClass = SourceClass("unread", "")
+    """What kind of source it is, with evidence."""
 
     @property
     def builds_with_torch(self) -> bool:
@@ -164,7 +173,7 @@ def learn_source(top: Path) -> SourceFacts:
     name, version = _name_and_version(top, document, scripts)
     undetermined = [reason for script in scripts for reason in script.undetermined]
     undetermined += _undetermined(document, scripts, extensions, cmake, files)
-    return SourceFacts(
+    facts = SourceFacts(
         name=name,
         version=version,
         summary=_summary(top, document, scripts),
@@ -196,8 +205,11 @@ def learn_source(top: Path) -> SourceFacts:
         native_cpu="-march=native" in build,
         cxx_standards=tuple(sorted({a or b for a, b in _CXX_STANDARD.findall(build)})),
         compiles=_compiles(document, scripts, cmake),
+        downloads=tuple(where for script in scripts for where in script.downloads),
+        gates=tuple(where for script in scripts for where in script.gates),
         undetermined=tuple(dict.fromkeys(undetermined)),
     )
+    return replace(facts, source=classify(top, facts, [*_own_files(top, sys.maxsize)]))
 
 
 def has_extensions(top: Path) -> bool:
@@ -481,9 +493,9 @@ def _all_files(top: Path) -> Iterator[Path]:
         yield from (path for path in paths if path.is_file() and not path.is_symlink())
 
 
-def _own_files(top: Path) -> Iterator[Path]:
+def _own_files(top: Path, largest: int = _LARGEST) -> Iterator[Path]:
     for path in _all_files(top):
-        if not _NOT_OWN.intersection(path.relative_to(top).parts) and path.stat().st_size <= _LARGEST:
+        if not _NOT_OWN.intersection(path.relative_to(top).parts) and path.stat().st_size <= largest:
             yield path
 
 
