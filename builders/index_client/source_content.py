@@ -28,7 +28,7 @@ from builders.gpu.content import (
 )
 from builders.index_client.metadata import downloaded, matching_files
 from builders.network.transport import SHORT_TAIL, RequestError, TooLargeReplyError, request_failed
-from builders.source_facts.facts import learn_source
+from builders.source_facts.reading import learn_source
 from builders.storage.lease import TemporaryDirectory
 from builders.wheels.wheel import DamagedError
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError

@@ -39,8 +39,8 @@ _BLOCKS = ("if", "foreach", "while", "function", "macro", "block")
 """Commands of CMake whose content may not be executed."""
 _FOR_ROCM = re.compile(r"(?<![a-z])hip(?![a-z])|rocm", re.IGNORECASE)
 _CMAKE_DOWNLOADS = {"fetchcontent_declare", "externalproject_add"}
-_C_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
-_DIRECTIVE = re.compile(r"\s*#\s*(if\w*|endif|define|include)\b\s*(.*)")
+_C_COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)|//[^\n]*", re.DOTALL)
+_DIRECTIVE = re.compile(r"\s*#\s*(if\w*|endif|include)\b\s*(.*)")
 _INCLUDED = re.compile(r"[<\"]([^>\"]+)[>\"]")
 _TOOLKIT = re.compile(
     r"cuda(?:Profiler|_runtime|_runtime_api|_fp16|Typedefs)?\.h$|nv(?:ml|rtc|ToolsExt)\.h$"
@@ -52,8 +52,9 @@ _NOT_TRANSLATED = re.compile(
 )
 """Headers that torch leaves as they are, and HIP does not have: its table of replacements lists none of them
 (torch/utils/hipify/cuda_to_hip_mappings.py of 2.13.0)."""
-_PTX = re.compile(r"\basm\s*(?:volatile|__volatile__)?\s*\(")
+_PTX = re.compile(r"\basm(?:\s+(?:volatile|__volatile__))?\s*\(")
 _MOST_HEADERS = 300
+_LARGEST = 2_000_000  # bytes of a C++ file
 
 
 def classify(top: Path, facts: SourceFacts, own: Sequence[Path]) -> SourceClass:
@@ -142,13 +143,14 @@ def _first_cmake(facts: SourceFacts) -> str:
 
 def _commands(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield line, name and arguments of the commands of a CMake file that are always executed."""
-    depth = 0
+    depth, line, end = 0, 1, 0
     text = _COMMENT.sub("", text)
     for match in _COMMAND.finditer(text):
+        line, end = line + text.count("\n", end, match.start(1)), match.start(1)
         name = match[1].lower()
         depth += (name in _BLOCKS) - (name.startswith("end") and name[3:] in _BLOCKS)
         if not depth:
-            yield text.count("\n", 0, match.start(1)) + 1, name, match[2]
+            yield line, name, match[2]
 
 
 def _cmake_requires_cuda(top: Path, file: str) -> str:
@@ -173,6 +175,8 @@ def _needs_header(
     """Return where C++ files, or own headers that they include, need what HIP lacks; else empty."""
     waiting, seen = [*files], {*files}
     for path in waiting:
+        if path.stat().st_size > _LARGEST:
+            continue
         for line, name in _unconditional(_text(path)):
             where = f"{path.relative_to(top)}:{line}"
             own = headers.get(name.rpartition("/")[2], ()) if name else ()
@@ -199,11 +203,9 @@ def _unconditional(text: str) -> Iterator[tuple[int, str]]:
         elif directive[1] == "endif":
             conditions[-1:] = []
         elif directive[1].startswith("if"):
-            following = next(
-                (_DIRECTIVE.match(after) for after in lines[number + 1 :] if after.strip()), None
-            )
-            is_guard = directive[1] == "ifndef" and following is not None and following[1] == "define"
-            conditions.append("" if is_guard and following[2] == directive[2] else directive[0])
+            after = next(filter(str.strip, lines[number + 1 : number + 4]), "").split()
+            is_guard = directive[1] == "ifndef" and after[:2] == ["#define", *directive[2].split()[:1]]
+            conditions.append("" if is_guard else directive[0])
         elif directive[1] == "include" and not any(conditions) and (found := _INCLUDED.match(directive[2])):
             yield number + 1, found[1]
 

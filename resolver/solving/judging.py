@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from resolver.compiling.choices import Link
 from resolver.errors import SourceError
-from resolver.indexes import Judgement, judged
+from resolver.indexes import Content, Judgement, judged
 from resolver.model import EARLY_PYTHON, layer
 from resolver.solving.states import Examined
 from resolver.solving.world import STRICT
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from resolver.compiling.choices import Pick
     from resolver.environment import Environment
-    from resolver.indexes import Content, File
+    from resolver.indexes import File
     from resolver.solving.projects import Projects
     from resolver.solving.states import Choices, Terms
     from resolver.solving.world import World
@@ -170,12 +170,13 @@ class ContentJudge:
         evidence = self._evidence_against_source(one) if self._for_gpu else ""
         if evidence:
             return Judgement("does-not-fit", evidence)
-        one.content = content = self._reading(one)()
+        content = self._reading(one)()
+        if content and not self._for_gpu:  # what it has for GPUs does not matter
+            content = Content(content.broken, broken=content.broken, source=content.source)
+        one.content = content
         if content is None or not (content.evidence or content.unread):
             return None  # nothing in it is compiled
-        if self._for_gpu:
-            return judged(content, self._world.request.target.gfx)
-        return Judgement("does-not-fit", content.broken) if content.broken else None
+        return judged(content, self._world.request.target.gfx)
 
     def _evidence_against_source(self, one: Examined) -> str:
         version, required = self._needing_cuda.get(one.name, ("", ""))

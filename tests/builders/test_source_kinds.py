@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.source_facts.facts import learn_source
+from builders.source_facts.reading import learn_source
 from tests.support.elf import shared_object
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ KINDS: list[tuple[str, Files, str]] = [
     ("downloads", {"setup.py": "os.system('git clone https://x.org/a')\nsetup()"}, "setup.py:1"),
     ("pure", {"setup.py": "import docopt\nsetup(name='docopt')", "docopt.py": "x = 1"}, "no extension"),
     ("pure", {"pyproject.toml": "[build-system]\nbuild-backend='hatchling.build'\nrequires=[]"}, "hatchling"),
-    ("placeholder", {"setup.py": "setup()", "kaolin/__init__.py": "raise E"}, "kaolin/__init__.py only raises"),
+    ("placeholder", {"setup.py": "setup()", "kaolin/__init__.py": "raise E"}, "kaolin/__init__.py only"),
     ("unread", {"setup.py": "print 'Python 2'"}, "setup.py is not valid for Python"),
 ]  # fmt: skip
 
@@ -131,3 +132,19 @@ def test_kind_does_not_depend_on_the_machine(
     before = [kind_of(tmp_path / str(number), files) for number, (_, files, _) in enumerate(KINDS)]
     monkeypatch.setenv(variable, str(tmp_path))
     assert before == [learn_source(tmp_path / str(number)).source for number in range(len(KINDS))]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("CMakeLists.txt", "a(\n" * 200_000),
+        ("a.cu", "/*" * 500_000),
+        ("a.cu", "#ifndef A\n" * 100_000),
+        ("a.cu", "asm" + " " * 1_000_000),
+    ],
+)
+def test_strange_text_takes_little_time(tmp_path: Path, file: str, text: str) -> None:
+    files = {"setup.py": f"{ONE_KERNEL}\nsubprocess.run(['cmake', '.'])", "a.cu": "", file: text}
+    before = time.process_time()
+    kind_of(tmp_path, files)
+    assert time.process_time() - before < 5
