@@ -71,7 +71,7 @@ def projects() -> Projects:
         "amd-aiter": {"0.1.7.post2.dev18": FakeRelease()},
         "cupy": {
             "13.6.0": FakeRelease(sdist=True, requires=["numpy>=1.22"]),
-            "14.2.0": FakeRelease(sdist=True, requires=["numpy>=2", "cuda-pathfinder>=1.3.4"]),
+            "14.2.0": FakeRelease(sdist=True, static=False, requires=["numpy>=2", "cuda-pathfinder>=1.3.4"]),
         },
         "cupy-rocm-7-0": {
             version: FakeRelease(wheels=["cp312-cp312-manylinux2014_x86_64"], requires=["numpy>=2"])
@@ -359,7 +359,11 @@ def test_the_content_of_a_named_image_is_kept(
     [
         ("cupy rocm==7.0.*", LUMI, "cupy-rocm-7-0 14.2.0 7.0"),
         ("cupy>=14", LUMI, "cupy-rocm-7-0 14.2.0 7.0"),
-        ("cupy", FRONTIER, "cupy-rocm-7-0 14.2.0 7.0"),
+        (
+            "cupy",
+            FRONTIER,
+            "cupy 14.2.0 7.1",
+        ),  # its sdist lists cuda-pathfinder, which a build for ROCm does not need
         ("cupy", TUOLUMNE, "cupy-rocm-7-0 14.2.0 7.0"),
         ("cupy", LUMI, "cupy 13.6.0 6.4"),
         ("cupy==13.6.0", FRONTIER, "cupy 13.6.0 6.4"),
