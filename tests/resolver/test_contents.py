@@ -548,8 +548,8 @@ def test_kind_of_a_source_is_in_the_lock(
     if kind == "cuda":
         content = replace(content, cuda="required")
     projects = {"a": {"1": replace(SDIST, source=content)}, "b": releases(PLAIN)}
-    target = {"backend": backend} | ({} if backend == "rocm" else {"gfx": [], "driver": None})
-    resolution = found(catalog, projects, "a b", **target)
+    target: dict[str, Any] = {} if backend == "rocm" else {"gfx": [], "driver": None}
+    resolution = found(catalog, projects, "a b", backend=backend, **target)
     assert state(resolution) == expected
     if resolution:
         path = tmp_path / "matrix.lock"
