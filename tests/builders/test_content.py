@@ -428,29 +428,37 @@ C, SETUP = {"src/tiny.c": b"int x;"}, {"setup.py": b"setup()"}
     [
         ("tiny", SETUP, ("none", "its source has no code: it may be a placeholder")),
         ("tiny", {**SETUP, "tiny/__init__.py": b"'''Docs.'''"}, ("none", "it may be a placeholder")),
-        ("tiny", {**SETUP, "tiny/__init__.py": b"import os"}, (None, "")),
-        ("tiny", {"setup.py": b"setup(install_requires=['a'])"}, (None, "")),
+        ("tiny", {**SETUP, "tiny/__init__.py": b"import os"}, ("none", "")),
+        ("tiny", {"setup.py": b"setup(install_requires=['a'])"}, ("none", "")),
         ("tiny", {**SETUP, **C}, ("none", "")),
         ("gputiny", {**SETUP, **C}, ("none", "the name of gputiny has the word gpu")),
         ("tiny", {**C, "setup.py": b"CUDA_HOME"}, ("none", "its setup.py has the word CUDA")),
         ("tiny", {"setup.py": NVIDIA}, ("required", "")),
         ("tiny", {**C, "setup.py": NVIDIA}, ("none", "its setup.py has the word nvidia")),
-        ("tiny", {"README": NVIDIA, "tests/a.cu": b"", "tiny.py": b"def f(): pass"}, (None, "")),
-        ("tiny", {"csrc/a.cu": b"x"}, ("none", "code for CUDA or HIP (a.cu); none mentions HIP")),
-        ("tiny", {"csrc/a.cu": b"USE_ROCM"}, ("none", "code for CUDA or HIP (a.cu); some mention HIP")),
+        ("tiny", {**SETUP, "README": NVIDIA, "tests/a.cu": b"", "tiny.py": b"def f(): pass"}, ("none", "")),
+        ("tiny", {"tiny.py": b"import os"}, ("none", "it has neither pyproject.toml nor setup.py")),
+        ("tiny", {"pyproject.toml": b"= 1", "tiny.py": b"import os"}, ("none", "(at line 1, column 1)")),
+        ("tiny", {**SETUP, "csrc/a.cu": b"x"}, ("none", "code for CUDA or HIP (a.cu); none mentions HIP")),
+        (
+            "tiny",
+            {**SETUP, "csrc/a.cu": b"USE_ROCM"},
+            ("none", "code for CUDA or HIP (a.cu); some mention HIP"),
+        ),
     ],
 )
 def test_source_is_refused_only_if_it_gets_a_program_for_cuda(
-    serve: RangeServer, tmp_path: Path, name: str, files: Files, expected: tuple[str | None, str]
+    serve: RangeServer, tmp_path: Path, name: str, files: Files, expected: tuple[str, str]
 ) -> None:
     cuda, unread = expected
     path = tmp_path / f"{name}-1.0.tar.gz"
     path.write_bytes(sdist(name, files))
     file = file_of(serve, path)
     content = client(serve, tmp_path / "cache").content(file, None)
-    assert (content.cuda if content else None) == cuda
-    assert (content.unread if content else "").endswith(unread)
-    assert (content is not None and content.unread != "") == (unread != "")
+    assert content is not None
+    assert content.cuda == cuda
+    assert content.unread.endswith(unread)
+    assert (content.unread != "") == (unread != "")
+    assert str(tmp_path) not in content.unread
     assert client(serve, tmp_path / "cache", offline=True).content(file, None) == content
 
 
@@ -473,7 +481,7 @@ def test_package_that_only_raises_an_error_is_a_placeholder(
         assert (content is not None and "only raises an error" in content.broken) == is_placeholder
     for name in ("tiny/__init__.py", "src/tiny/__init__.py", "setup.py"):
         found = read_source("tiny-1.0.tar.gz", io.BytesIO(sdist("tiny", {**SETUP, name: source})))
-        assert (found is not None and f"its {name} only raises" in found.broken) == is_placeholder
+        assert (f"its {name} only raises" in found.broken) == is_placeholder
 
 
 NO_CODE = {"tiny/__init__.py": b"__version__ = '0.0.1'", "tiny/cli.py": b"# nothing"}
@@ -514,6 +522,8 @@ def test_large_source_and_commit_are_not_read(
     content = client(serve, tmp_path / "cache").content(File(name, f"{serve.url}/{name}", size=size), None)
     assert content is not None
     assert content.unread == "there is no wheel, and the source was not read"
+    assert content.source is not None
+    assert content.source.kind == "unread"
 
 
 # Which wheels are opened, and what that costs
