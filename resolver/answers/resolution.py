@@ -177,8 +177,8 @@ def _unknown_driver(catalog: Catalog, request: Request, rocm: str) -> str:
     which = "all" if fitting == drivers else join_words(fitting, joiner="and") if fitting else "none"
     installed, first, last = join_words(modules, joiner="and"), drivers[0], drivers[-1]
     return (
-        f"The kernel driver of {target.site} is not known. Its modules of ROCm {installed} leave drivers {first} to "
-        f"{last} (inferred from AMD's table). Of these, AMD lists ROCm {line} for {which}."
+        f"The kernel driver of {target.site} is not known. Its modules of ROCm {installed} leave drivers "
+        f"{first} to {last} (inferred from AMD's table). Of these, AMD lists ROCm {line} for {which}."
     )
 
 
