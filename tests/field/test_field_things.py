@@ -29,7 +29,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     page = tmp_path / "amd"
-    tiny_wheel(page, "tensorflow-rocm", "2.16.1", tags="cp311-cp311-manylinux_2_28_x86_64")
+    tiny_wheel(page, "tensorflow-rocm", "2.16.1", tags="cp310-cp310-manylinux_2_28_x86_64")
     Path("matrix.toml").write_text(
         '[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n'
         f'"https://repo.radeon.com/rocm/manylinux/rocm-rel-6.2" = "{page.as_uri()}"\n'
