@@ -59,7 +59,12 @@ def confirm(lock: Resolution, recorded: Mapping[str, Recorded], closed: Collecti
     except (InvalidRequirement, InvalidMarker) as error:
         problem = f"a requirement is not valid: {error}"
     else:
-        superfluous = sorted(pick.name for pick in lock.distributions if pick.name not in reached)
+        superfluous = sorted(
+            pick.name
+            for pick in lock.distributions
+            if pick.name not in reached
+            and pick.origin != "preinstalled"  # it is there without being required
+        )
         if superfluous:
             problem = f"nothing requires {', '.join(superfluous)}"
     if problem:

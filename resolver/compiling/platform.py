@@ -181,6 +181,16 @@ def _at_own_risk(line: str, driver: schema.Driver) -> Clause:
     return Clause(line_is(line), version_in([driver.version]), fact, risk=True)
 
 
+def offered_images(builder: ProblemBuilder) -> dict[str, schema.Row]:
+    """Return the base images that the site offers on the day, each with the row that says so."""
+    target, catalog = builder.target, builder.catalog
+    site = catalog.site.get(target.site)
+    offered: dict[str, schema.Row] = {}
+    if site and site.public_images:
+        offered = {name: row for name, row in catalog.image.items() if "://" in row.path}
+    return offered | {row.image: row for row in catalog.images_at(target.site, target.date)}
+
+
 def _add_images(builder: ProblemBuilder) -> None:
     images = builder.catalog.image
     candidates = [
