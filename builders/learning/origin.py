@@ -20,7 +20,7 @@ from builders.sources import Downloads, fetch_sdist, pack_directory, unpack_sdis
 from builders.sources.source import sdist_path
 from builders.storage.files import sha256_of
 from builders.storage.lease import TemporaryDirectory
-from resolver.compiling.choices import is_prerelease
+from resolver.compiling.problem import is_prerelease
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import recipe_for

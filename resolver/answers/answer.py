@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from resolver.compiling.choices import Pick
+from resolver.compiling.problem import Pick
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.facts.catalog import applies
 from resolver.indexes import InstalledFiles, judged

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.choices import is_prerelease
 from resolver.compiling.clauses import (
     LIMITS,
     Clause,
@@ -29,7 +28,7 @@ from resolver.compiling.clauses import (
 )
 from resolver.compiling.known_bad import AVOIDED, exclude_together
 from resolver.compiling.platform import offered_images
-from resolver.compiling.problem import LazyText, Variable
+from resolver.compiling.problem import LazyText, Variable, is_prerelease
 from resolver.compiling.problem_builder import built_for_builds, exclude_later_releases
 from resolver.environment import Environment
 from resolver.facts.catalog import is_elsewhere, recipe_for

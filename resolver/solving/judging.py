@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.choices import Link
+from resolver.compiling.problem import Link
 from resolver.errors import SourceError
 from resolver.indexes import Content, Judgement, judged
 from resolver.model import EARLY_PYTHON, layer
@@ -29,7 +29,7 @@ from resolver.versions import join_words, satisfies, version_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from resolver.compiling.choices import Pick
+    from resolver.compiling.problem import Pick
     from resolver.environment import Environment
     from resolver.indexes import File
     from resolver.solving.projects import Projects

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
 from resolver.compiling import compile_problem
-from resolver.compiling.choices import is_prerelease
-from resolver.compiling.problem import ABSENT, Problem, bits
+from resolver.compiling.problem import ABSENT, Problem, bits, is_prerelease
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog, applies, load, recipe_for
 from resolver.facts.schema import Release
