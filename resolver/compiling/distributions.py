@@ -31,7 +31,7 @@ from resolver.compiling.platform import offered_images
 from resolver.compiling.problem import LazyText, Variable, is_prerelease
 from resolver.compiling.problem_builder import built_for_builds, exclude_later_releases
 from resolver.environment import Environment
-from resolver.facts.catalog import is_elsewhere, recipe_for
+from resolver.facts.catalog import is_elsewhere
 from resolver.model import UNLISTED, Candidate, Fact
 from resolver.requirements import (
     PAIRED_WITH_TORCH,
@@ -321,7 +321,7 @@ def _recipe(
 ) -> schema.Recipe | None:
     if backend == builder.target.backend:
         return candidate.recipe
-    return recipe_for(builder.catalog, release, backend)
+    return builder.catalog.recipe_for(release, backend)
 
 
 def _backend_fact(release: schema.Release, backends: Sequence[str], neighbour: str) -> Fact:

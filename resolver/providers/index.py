@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts import schema
-from resolver.facts.catalog import recipe_for
 from resolver.indexes import InstalledFiles, files_of, uploaded_by
 from resolver.providers.catalog import candidate_of
 from resolver.providers.installed import installed_versions
@@ -224,7 +223,7 @@ class LabelledProvider:
         """Return the labelled wheels of a package with a recipe that are built for the target."""
         backend = self._target.backend
         if name in {"torch", *PAIRED_WITH_TORCH} or not any(
-            recipe_for(self._catalog, row, backend) for row in self._catalog.releases_of(name)
+            self._catalog.recipe_for(row, backend) for row in self._catalog.releases_of(name)
         ):
             return []
         found: dict[str, Candidate] = {}

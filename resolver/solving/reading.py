@@ -20,7 +20,6 @@ from resolver.compiling.names import (
 )
 from resolver.compiling.problem import ABSENT, Link, bits, is_prerelease
 from resolver.errors import EnvironmentLacksError, NoVersionError, SourceError, UsageError
-from resolver.facts.catalog import applies
 from resolver.indexes import evidence_against, uploaded_by
 from resolver.model import Notice
 from resolver.requirements import (
@@ -337,7 +336,7 @@ class Requirements(Part):
         if candidate.release is not None:
             known = {*self.session.number, *self.world.bound}
             for row in self.world.rows_of(name):
-                if row.on not in known and applies(row, candidate.release):
+                if row.on not in known and row.applies_to(candidate.release):
                     self._projects.add_row(row, name, {number: mask}, candidate.version)
         files = self._files(candidate, number, mask)
         if not files or self._is_excluded(candidate, number, mask, files):
