@@ -84,14 +84,6 @@ class ContentJudge:
         """Return what was read from a file of the answer; None if it was not read, or is not compiled."""
         return self._examined[file.url].content if file.url in self._examined else None
 
-    def excluded_as_newer(self, name: str) -> Iterator[tuple[str, int]]:
-        """Yield names of components with the values that a newer release excludes beside the chosen one."""
-        state = self._projects.states[name]
-        chosen = self._search.domains[state.nodes[""].number]
-        for releases, terms in state.as_newer:
-            if releases & chosen:
-                yield from ((self._world.session.names[number], mask) for number, mask in terms.items())
-
     def passed(self, pick: Pick, rocm: str) -> str:
         """Return a clause on the newest release that its content excluded; empty if older than the pick."""
         newer = [
@@ -271,7 +263,6 @@ class ContentJudge:
         if state.like_newer.bit_count() == _MOST_UNKNOWN:
             older = self._unread(one.choices) & ~(one.mask - 1)
         for terms, why in reasons:
-            state.as_newer.append((one.mask | older, terms))
             text = f"was not judged ({judgement.evidence}), and {newer} {why}"
             self._search.add({one.choices.number: one.mask, **terms}, _link(one, text))
             if older:
