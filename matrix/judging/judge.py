@@ -42,7 +42,6 @@ from matrix.reading.requirements import in_order, is_index_of_torch, read_file
 from resolver.compiling.problem_builder import check_target
 from resolver.consequences import Side
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
-from resolver.facts.catalog import recipe_for
 from resolver.indexes import judged
 from resolver.lock import read_lock
 from resolver.requirements import TRITON_NAMES
@@ -382,7 +381,7 @@ def _recipe(wheel: Path, catalog: Catalog) -> Recipe | None:
         if "torch" in (version.local or ""):
             backend = "cpu" if (version.local or "").startswith("cpu") else "rocm"
             for release in catalog.releases_of(name):
-                if release.version == version.public and (recipe := recipe_for(catalog, release, backend)):
+                if release.version == version.public and (recipe := catalog.recipe_for(release, backend)):
                     members = _members(wheel)
                     chosen = [op.name for op in recipe.ops if filter_names(members, op.object)]
                     return recipe_as_built(recipe, chosen)

@@ -22,7 +22,6 @@ from matrix.reading.requirements import finding, finding_at
 from resolver.answers.resolve import resolve
 from resolver.compiling.names import image_for_cuda, replacement
 from resolver.errors import MatrixError, NoVersionError
-from resolver.facts.catalog import applies
 from resolver.model import Conflict, Resolution
 from resolver.requirements import (
     TRITON_NAMES,
@@ -742,7 +741,7 @@ def _check_published(entry: Entry, rocm: str, expected: ExpectedTarget) -> Itera
     for release in expected.catalog.releases_of(line.name):
         if not rocm or not release.wheel or release.version != line.pinned:
             continue
-        rows = [row for row in expected.catalog.requires if row.on == "rocm" and applies(row, release)]
+        rows = [row for row in expected.catalog.requires if row.on == "rocm" and row.applies_to(release)]
         supported = [version for row in rows if row.kind == "run" for version in row.versions]
         if supported and not any(satisfies(rocm, version) for version in supported):
             releases = join_words(supported)
