@@ -59,6 +59,25 @@ FORMATS = {
         "# packages in environment at /env:\n#\n# Name Version Build Channel\n"
         + "".join(f"{name} {version} pypi_0 pypi\n" for name, version in pins.items())
     ),
+    "uv.lock": lambda pins: "".join(
+        f'[[package]]\nname = "{name}"\nversion = "{version}"\nsource = {{ registry = "https://x" }}\n'
+        for name, version in pins.items()
+    ),
+    "pylock.toml": lambda pins: (
+        'lock-version = "1.0"\ncreated-by = "uv"\n'
+        + "".join(
+            f'[[packages]]\nname = "{name}"\nversion = "{version}"\nindex = "https://x.example/simple"\n'
+            f'wheels = [{{ url = "https://x.example/{name}.whl", hashes = {{ sha256 = "00" }} }}]\n'
+            for name, version in pins.items()
+        )
+    ),
+    "pixi.lock": lambda pins: (
+        "version: 6\nenvironments:\n  default:\n    packages:\n      linux-64:\n"
+        + "".join(
+            f"      - pypi: https://x.example/{name.replace('-', '_')}-{version}-py3-none-any.whl\n"
+            for name, version in pins.items()
+        )
+    ),
     "list.json": lambda pins: json.dumps([{"name": n, "version": v} for n, v in pins.items()]),
 }
 
