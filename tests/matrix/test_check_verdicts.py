@@ -67,7 +67,7 @@ FORMATS = {
         'lock-version = "1.0"\ncreated-by = "uv"\n'
         + "".join(
             f'[[packages]]\nname = "{name}"\nversion = "{version}"\nindex = "https://x.example/simple"\n'
-            f'wheels = [{{ url = "https://x.example/{name}.whl", hashes = {{ sha256 = "00" }} }}]\n'
+            f'wheels = [{{ url = "https://x.example/{name.replace("-", "_")}-{version}-py3-none-any.whl", hashes = {{ sha256 = "00" }} }}]\n'
             for name, version in pins.items()
         )
     ),
