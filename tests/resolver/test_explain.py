@@ -314,7 +314,7 @@ def test_other_day_is_suggested(requirements: str, catalog: Catalog) -> None:
     assert (changed.target.date.year, changed.requirements) == (2026, request.requirements)
 
 
-@pytest.mark.parametrize("name", ["torch-cluster", "torch-scatter", "torch-sparse", "torch-spline-conv"])
+@pytest.mark.parametrize("name", ["torch-cluster", "torch-sparse", "torch-spline-conv"])
 def test_another_distribution_of_the_module_is_suggested(name: str, catalog: Catalog) -> None:
     conflict = _conflict(catalog, ask(catalog, f"{name} rocm==7.0.*", site="frontier", day="2026-11-22"))
     text = f"with {name}-rocm, which installs the same module, instead of {name}"
