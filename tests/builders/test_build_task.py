@@ -294,7 +294,7 @@ def test_difference_is_explained(compile_object: Callable[..., Path], tmp_path: 
             if number:
                 archive.writestr("tiny/new.py", "")
             archive.writestr("tiny-1.0.dist-info/RECORD", str(number))
-    object_, data, new = differences(*wheels, directory=Path("/scratch/ann/builds/9c01"))
+    object_, data, new = differences(wheels[0], wheels[1], Path("/scratch/ann/builds/9c01"))
     assert "_native.so: section .rodata differs" in object_.message
     assert "the published one has '/scratch/ann/builds/4f2a/native.c'" in object_.message
     assert "the path of its build directory, /scratch/ann/builds/9c01." in object_.message
