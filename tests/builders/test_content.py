@@ -34,6 +34,8 @@ LIBC = "libc.so.6"
 CUDA = shared_object(needed=("libcudart.so.12", LIBC))
 CPU = shared_object()
 NOISE = random.Random(1).randbytes(3_000_000)
+PACKED = bytes(random.Random(1).choices(range(250), k=3_000_000))
+"""As large when it is compressed; that its end can be unpacked alone is found sooner than the opposite."""
 EXTENSION = ".cpython-312-x86_64-linux-gnu.so"
 Files = Mapping[str, bytes]
 
@@ -262,7 +264,7 @@ def test_release_of_torch_must_be_known(
     tmp_path: Path, symbols: Sequence[str], requires: Sequence[str], file: str, is_judged: bool
 ) -> None:
     """The C++ interface of torch is not stable, so an object that uses it was compiled for one release."""
-    for rest in (b"", NOISE):
+    for rest in (b"", PACKED):
         files = {f"tiny/{file}{EXTENSION}": shared_object(symbols=symbols, fatbin=rest)}
         path = wheel_of(tmp_path, "torch-tiny", "1.0", files, requires=requires, tag=TAG)
         for content in (started(path), read_complete(path)):
@@ -289,13 +291,13 @@ def test_real_objects(
     alone = compile_object("alone.so", source).read_bytes()
     assert cuda_of(judge({f"tiny/_C{EXTENSION}": needing})) == "required"
     assert cuda_of(judge({f"tiny/_C{EXTENSION}": alone})) == "none"
-    large = {f"tiny/_C{EXTENSION}": needing + NOISE}
+    large = {f"tiny/_C{EXTENSION}": needing + PACKED}
     path = wheel_of(tmp_path / "large", "gputiny", "1.0", large, requires=["torch"], tag=TAG)
     assert cuda_of(started(path)) == "required"
 
 
 def test_start_of_a_large_object_shows_what_it_needs(tmp_path: Path) -> None:
-    files = {f"tiny/_C{EXTENSION}": shared_object(needed=("libcudart.so.12", LIBC), cuda=NOISE)}
+    files = {f"tiny/_C{EXTENSION}": shared_object(needed=("libcudart.so.12", LIBC), cuda=PACKED)}
     content = started(wheel_of(tmp_path, "gputiny", "1.0", files, tag=TAG))
     assert content is not None
     assert (content.cuda, content.unread) == ("required", "")
@@ -377,7 +379,7 @@ def test_removed_need_of_the_driver_is_no_need(tmp_path: Path) -> None:
 def test_unread_variant_for_another_rocm_does_not_limit_rocm(tmp_path: Path) -> None:
     files = {
         "tiny/libtiny_rocm64.so": hip("gfx90a"),
-        "tiny/libtiny_rocm70.so": shared_object(needed=("libamdhip64.so.7",), versions={}, fatbin=NOISE),
+        "tiny/libtiny_rocm70.so": shared_object(needed=("libamdhip64.so.7",), versions={}, fatbin=PACKED),
     }
     content = started(wheel_of(tmp_path, "gputiny", "1.0", files, tag=TAG))
     assert content is not None
@@ -385,7 +387,7 @@ def test_unread_variant_for_another_rocm_does_not_limit_rocm(tmp_path: Path) -> 
 
 
 def test_code_of_a_large_object_is_not_judged(tmp_path: Path) -> None:
-    large = shared_object(needed=("libamdhip64.so.7", LIBC), fatbin=NOISE)
+    large = shared_object(needed=("libamdhip64.so.7", LIBC), fatbin=PACKED)
     content = started(wheel_of(tmp_path, "gputiny", "1.0", {f"tiny/_C{EXTENSION}": large}, tag=TAG))
     assert content is not None
     assert (content.rocm, content.gfx) == (">=7", ())
@@ -561,6 +563,7 @@ def file_of(server: RangeServer, path: Path) -> File:
     return File(path.name, f"{server.url}/{path.name}", sha256_of(path), path.stat().st_size)
 
 
+@pytest.mark.slow
 def test_limits_of_bytes(serve: RangeServer, tmp_path: Path) -> None:
     """A wheel with large and small objects costs at most 4 MB, and one without signs 0.1."""
     noise = random.Random(2)
@@ -610,7 +613,7 @@ def test_nothing_compiled_is_cached_too(serve: RangeServer, tmp_path: Path) -> N
 
 def test_local_and_remote_files_give_the_same_answer(serve: RangeServer, tmp_path: Path) -> None:
     """How much is read depends on the file, not on where it is."""
-    large = shared_object(needed=("libamdhip64.so.7", LIBC), fatbin=NOISE)
+    large = shared_object(needed=("libamdhip64.so.7", LIBC), fatbin=PACKED)
     path = wheel_of(tmp_path, "gputiny", "1.0", {f"tiny/_C{EXTENSION}": large}, tag=TAG)
     remote = client(serve, tmp_path / "one").content(file_of(serve, path), None)
     local = client(serve, tmp_path / "two").content(File(path.name, path.as_uri()), None)
@@ -651,6 +654,7 @@ def test_objects_that_are_none_are_not_judged(tmp_path: Path, data: bytes) -> No
         assert content.unread
 
 
+@pytest.mark.slow
 def test_many_objects_that_need_each_other_take_little_time(tmp_path: Path) -> None:
     files = {
         f"tiny/lib{number}.so": shared_object(needed=[f"lib{other}.so" for other in range(0, 200, 3)])
@@ -664,6 +668,7 @@ def test_many_objects_that_need_each_other_take_little_time(tmp_path: Path) -> N
     assert time.process_time() - before < 10
 
 
+@pytest.mark.slow
 def test_member_that_unpacks_to_more_than_it_states(tmp_path: Path) -> None:
     path = wheel_of(tmp_path, "gputiny", "1.0", {f"tiny/_C{EXTENSION}": CPU + bytes(40_000_000)}, tag=TAG)
     before = time.process_time()
