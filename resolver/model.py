@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -186,9 +186,15 @@ class Preinstalled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file that lists them, or `IMAGE`."""
     installed: dict[Name, str] = {}
     """Normalized name to version."""
+    replaced: tuple[Name, ...] = ()
+    """Names that the user excluded: another version may be installed over theirs."""
 
     def __hash__(self) -> int:
-        return hash((self.source, frozenset(self.installed.items())))
+        return hash((self.source, frozenset(self.installed.items()), self.replaced))
+
+    def kept(self, held: Mapping[str, str]) -> dict[str, str]:
+        """Return the versions by name, among those that an environment has, that must not change."""
+        return {name: version for name, version in held.items() if name not in self.replaced}
 
 
 class FactsFile(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):

@@ -23,9 +23,10 @@ from builders.findings import Finding
 from builders.index import Index
 from builders.storage.lease import exclusive_lock
 from matrix.api import write_lock
+from matrix.building import work as work_module
 from matrix.building.container import STEPS
 from matrix.cli import main
-from matrix.commands import build_container, build_wheels
+from matrix.commands import build_wheels
 from matrix.consumers import consumer_names, container_consumers, load_consumer
 from matrix.input.facts_file import Draft
 from matrix.judging.verdict import Judgement, Verdict
@@ -95,7 +96,7 @@ class Verification:
 @pytest.fixture
 def verification(monkeypatch: Patch) -> Verification:
     stand_in = Verification()
-    monkeypatch.setattr(build_container, "judge_thing", stand_in)
+    monkeypatch.setattr(work_module, "judge_thing", stand_in)
     return stand_in
 
 
@@ -421,7 +422,7 @@ def test_lock_of_another_command_is_not_used(
         return check(thing, context, wheels)
 
     monkeypatch.setattr(build_wheels, "planned_wheels", plan)
-    monkeypatch.setattr(build_container, "judge_thing", judge)
+    monkeypatch.setattr(work_module, "judge_thing", judge)
     assert made() == 0
     assert seen == [{"torch", "sympy"}]
     wheels = {path.name.partition("-")[0] for path in Path("train.sif.files", "wheels").iterdir()}
@@ -435,13 +436,13 @@ def test_second_of_two_at_once_does_nothing(work: Path, monkeypatch: Patch, caps
 
     @contextmanager
     def wait(path: Path, **options: Any) -> Iterator[None]:
-        monkeypatch.setattr(build_container, "exclusive_lock", taken)
+        monkeypatch.setattr(work_module, "exclusive_lock", taken)
         assert made() == 0
         capsys.readouterr()
         with taken(path, **options):
             yield
 
-    monkeypatch.setattr(build_container, "exclusive_lock", wait)
+    monkeypatch.setattr(work_module, "exclusive_lock", wait)
     assert made() == 0
     assert capsys.readouterr().out == "Nothing to do: train.sif is up to date, verified.\n"
     assert calls(work) == 1
@@ -486,7 +487,7 @@ def test_other_directory_is_not_replaced(work: Path, capsys: Capture) -> None:
 
 def test_consumers_with_one_result_are_offered() -> None:
     offered = {name for name in consumer_names() if load_consumer(name).maker}
-    assert offered == {*container_consumers()} == {"apptainer", "cotainr", "tykky", "venv"}
+    assert offered == {*container_consumers()} == {"apptainer", "cotainr", "tykky"}
 
 
 @pytest.fixture
