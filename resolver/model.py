@@ -395,7 +395,7 @@ class Resolution(
     def is_complete(self) -> bool:
         """Whether it has every distribution of the environment, with the files that pip may install."""
         published = [pick.files for pick in self.distributions if pick.origin == "published"]
-        return not self.left_open and any(published) and all(published)
+        return not self.left_open and all(published) and bool(published or not self.built())
 
     def built(self, names: Collection[str] = ()) -> list[Distribution]:
         """Return the distributions to build, in install order; only `names` if given.

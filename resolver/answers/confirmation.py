@@ -1,8 +1,8 @@
 """Confirm an answer: resolvelib and `packaging` resolve the request again, with only what the lock has.
 
 resolvelib is a second resolver. It begins with the request and what it keeps of a base image, follows what
-was recorded as the requirements of each distribution of the lock, and must reach all of them and nothing else.
-Specifiers, markers, extras and Requires-Python are evaluated by `packaging`. Neither the search nor the
+was recorded as the requirements of each distribution of the lock, and must reach all of them and nothing
+else. Specifiers, markers, extras and Requires-Python are evaluated by `packaging`. Neither the search nor the
 parsers that it uses have a part in this, because their mistakes would confirm themselves. A difference is a
 fault of the program, not an answer.
 """
