@@ -710,7 +710,9 @@ class _Work:
         image = self.lock.image
         if run_of is None or image is None:
             return None
-        return read_layer(self.container.path, run_of(image.path, self.container.path))
+        return read_layer(
+            self.container.path, run_of(self.container.program, image.path, self.container.path)
+        )
 
     def _print_layer(self, layer: Layer) -> None:
         what = shortened([f"{pick.name} {pick.pinned}" for pick in Installation(self.lock).on_top], most=8)
@@ -722,6 +724,9 @@ class _Work:
             self.console.info(
                 f"It hides {counted(len(layer.hides), 'file')} of the image: {shortened(layer.hides)}"
             )
+        job = self._catalog.job.get(self.lock.target.site)
+        if modules := Installation(self.lock, job=job).container_modules:
+            self.console.info(f"First: module load {' '.join(modules)}")
         self.console.info(f"To run: {layer.run} SCRIPT.py")
 
     # Contexts of the other commands.

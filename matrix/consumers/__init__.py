@@ -38,8 +38,8 @@ class Maker(msgspec.Struct, frozen=True, kw_only=True):
     """Returns the command that makes it, given the directory of the files and the path of the result."""
     python: Callable[[Path, Path], str] | None = None
     """Returns the command that starts its Python, given the same paths; None for an image."""
-    run: Callable[[str, Path], str] | None = None
-    """Returns the command that runs Python with a layer, given its base image and its path."""
+    run: Callable[[str, str, Path], str] | None = None
+    """Returns the command that runs Python with a layer, given the program, the base image and the layer."""
     mark: str = ""
     """A file in every environment of this kind, relative to its directory; empty for a file."""
     suffixes: tuple[str, ...] = (".sif", ".simg", ".img")

@@ -105,10 +105,11 @@ def _run(installation: Installation) -> WrittenFile:
     )
 
 
-def _run_line(image: str, layer: Path) -> str:
+def _run_line(program: str, image: str, layer: Path) -> str:
     """Return the command that runs Python with a layer, as LUMI's guide writes it."""
-    line = join(["singularity", "exec", "-B", f"{layer}:{_PREFIX}:image-src=/", image, "python"])
-    return f"SINGULARITYENV_PREPEND_PATH={_PREFIX}/bin SINGULARITYENV_PYTHONNOUSERSITE=1 {line}"
+    line = join([program, "exec", "-B", f"{layer}:{_PREFIX}:image-src=/", image, "python"])
+    variable = f"{program.upper()}ENV"
+    return f"{variable}_PREPEND_PATH={_PREFIX}/bin {variable}_PYTHONNOUSERSITE=1 {line}"
 
 
 CONSUMER = Consumer(file="requirements.txt", emit=_emit, hashes_hint=IMAGE_HASHES_HINT)
