@@ -196,6 +196,47 @@ def test_environment_on_image_is_created_packed_verified_and_updated(user: User)
     assert sorted(path.name for path in user.work.glob("matrix-venv*")) == ["matrix-venv.sqsh"]
 
 
+def test_layer_holds_only_what_the_image_lacks(user: User) -> None:
+    """The layer has a pure package and an extension; another numpy only if it is asked for."""
+    target = ["--site", "local", "--backend", "rocm", "--gfx90a", "--driver", "30.30"]
+    make = ["build-layer", "x.sqsh", "--base-image", str(user.image), *target, "--executor", "local"]
+    built = ["tinyext==1.0", "einops"]
+
+    refused = user.matrix(*make, "einops", f"numpy!={NUMPY}")
+    assert refused.returncode == 1
+    assert f"numpy!={NUMPY}, but the base image contains numpy {NUMPY}" in refused.stdout
+    assert "--replace numpy" in refused.stdout
+
+    good(user.matrix(*make, *built, "numpy", "--format", "json"))
+    first = (user.work / "x.sqsh").read_bytes()
+    asked = read_lock(user.work / "x.lock")
+    assert {pick.name for pick in asked.distributions if pick.origin != "preinstalled"} == {
+        "einops",
+        "tinyext",
+    }
+    again = user.matrix(*make, *built, "numpy")
+    assert again.stdout == "Nothing to do: x.sqsh is up to date, verified.\n"
+    shutil.rmtree(user.work / "x.sqsh.files")
+    done = user.matrix(*make, *built, "numpy", "--format", "json")
+    good(done)
+    document = json.loads(done.stdout)
+    assert (user.work / "x.sqsh").read_bytes() == first
+    assert document["layer"]["hides"] == []
+    content = sum(path.stat().st_size for path in (user.work / "x.sqsh.files" / "wheels").iterdir())
+    assert document["layer"]["size"] < 1.05 * content + 100_000  # pyvenv.cfg, activate and the like
+    line = document["layer"]["run"]
+    ran = user.run("bash", "-c", f"{line} -c 'import einops, tinyext, numpy; print(numpy.__file__)'")
+    good(ran)
+    assert ran.stdout.startswith("/opt/venv/lib/")
+
+    # A module of the image that another package would hide.
+    wheel_of(user.work / "made", "notriton", "1.0", {"triton.py": b"VALUE = 1\n"})
+    hidden = user.matrix(*make, "notriton", "--extra-index-url", (user.work / "made").as_uri())
+    assert hidden.returncode == 1, hidden.stdout + hidden.stderr
+    assert "/opt/venv/lib/python3.11/site-packages/triton.py of triton-rocm" in hidden.stderr
+    assert (user.work / "x.sqsh").read_bytes() == first
+
+
 @pytest.mark.parametrize("source", ["index", "wheelhouse"])
 def test_definition_extends_image(user: User, source: str) -> None:
     """The wheels of the index come from a server, and others from the index that this machine uses."""
