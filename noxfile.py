@@ -187,6 +187,24 @@ def dev(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def zipapp(session: nox.Session) -> None:
+    """Write dist/matrix.pyz: the program and all that it imports, in one file for this Python."""
+    session.install("-q", "shiv>=1.0.8", "pip", "setuptools")
+    version = sys.version_info[:2]
+    name = ".".join(map(str, version))
+    check = Path(session.create_tmp(), "check.py")
+    check.write_text(
+        f"import sys\nif sys.version_info[:2] != {version}:\n"
+        f"    sys.exit('error: This matrix.pyz is for Python {name}.\\n'\n"
+        f"             '  hint: Start it with python{name}, or make one with the other Python.')\n"
+    )
+    target = HERE / "dist" / "matrix.pyz"
+    target.parent.mkdir(exist_ok=True)
+    options = ("--compressed", "--preamble", str(check))
+    session.run("shiv", "-q", "-c", "matrix", "-o", str(target), *options, ".")
+
+
+@nox.session(default=False)
 def docs(session: nox.Session) -> None:
     """Write the generated parts of the documents; with -- --check only compare them."""
     install(session, "-e", ".")

@@ -162,6 +162,16 @@ class PackageIndexes(Protocol):
         """Run `work` in a thread, so that replies are cached before they are needed; ignore its errors."""
 
 
+class SourceClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What kind of source an sdist, a commit or a directory is, as its files state; nothing was executed."""
+
+    kind: Literal["pure", "compiled", "torch", "cuda", "downloads", "placeholder", "unread"]
+    """Nothing to compile; compiled, without torch; compiled against torch; every build requires CUDA; every
+    build downloads files; no code; could not be read."""
+    evidence: str
+    """What shows it, with file and line."""
+
+
 class Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What was read from one wheel, for any platform."""
 
@@ -181,6 +191,8 @@ class Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """Why it cannot be used on any machine; empty if nothing shows that it cannot."""
     unseen: str = ""
     """What was not read either, but hardly decides: this is said, and no other release is preferred."""
+    source: SourceClass | None = None
+    """What kind of source it is; None if it is a wheel."""
 
 
 class Judgement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -10,7 +10,7 @@ import msgspec
 
 from resolver.errors import UsageError, did_you_mean
 from resolver.facts.schema import PLATFORM, Backend, EdgeKind, Git, Patch, Sdist, Status
-from resolver.indexes import ExcludedFile, File, Judgement
+from resolver.indexes import ExcludedFile, File, Judgement, SourceClass
 from resolver.texts import Digest, Gfx, Name, OpsText, SiteName, Url, VersionText
 
 if TYPE_CHECKING:
@@ -269,6 +269,8 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     facts: tuple[Fact, ...] = ()
     content: Judgement | None = None
     """Whether its first file fits; None if nothing in it is compiled, or if facts of the catalog decide."""
+    source: SourceClass | None = None
+    """What kind of source it is, if it has no wheel for the target and its source was read."""
 
     @property
     def key(self) -> str:

@@ -305,3 +305,22 @@ def _decoded(raw: bytes, path: Path, error: type[UsageError], hint: str) -> str:
         line = raw[: failure.start].count(b"\n") + 1
         msg = f"{path}:{line}: not UTF-8 text (byte {failure.start})."
         raise error(msg, hint=hint) from None
+
+
+def toml_value(value: object) -> str:
+    """Return a value as TOML on one line; tomli-w writes tables and arrays on several lines."""
+    import tomli_w
+
+    if isinstance(value, dict):
+        return (
+            "{ " + ", ".join(f"{_toml_key(name)} = {toml_value(item)}" for name, item in value.items()) + " }"
+        )
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    return tomli_w.dumps({"x": value}).strip().removeprefix("x = ")
+
+
+def _toml_key(name: str) -> str:
+    import tomli_w
+
+    return tomli_w.dumps({name: 0}).strip().removesuffix(" = 0")

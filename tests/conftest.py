@@ -22,14 +22,20 @@ from resolver.facts.catalog import Catalog, load
 from tests.rig.rig import Rig, the_rig
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fast", settings.get_profile("any machine"), max_examples=25)
 settings.load_profile("any machine")  # a busy machine must not fail tests
 
 _INTEGRATION_TIMEOUT = 1800
 """Seconds; the first test that needs the rig's base image also creates it."""
 
 
-def pytest_configure() -> None:
-    """Handle SIGINT, also in programs that tests start, because a shell's background job ignores it."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Handle SIGINT, also in programs that tests start, because a shell's background job ignores it.
+
+    A run without the slow tests tries fewer examples of each property, too.
+    """
+    if "not slow" in config.getoption("markexpr"):
+        settings.load_profile("fast")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

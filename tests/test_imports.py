@@ -20,7 +20,7 @@ FILES = {
 }
 HEAVY = {
     "auditwheel", "elftools", "installer", "jinja2", "markupsafe", "networkx", "packageurl",
-    "pip_requirements_parser", "re2", "requests", "rich", "ruamel", "tomli_w", "wheel",
+    "pip_requirements_parser", "re2", "requests", "rich", "ruamel", "tomli_w", "tomlkit", "wheel",
 }  # fmt: skip
 START_UP = """
 import sys

@@ -11,7 +11,6 @@ Past and running builds are read from the files that builds leave in the index:
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -26,6 +25,7 @@ from builders.building.expected_time import Resources, TimeSource
 from builders.building.provenance import read_statement
 from builders.diagnosis import OUT_OF_MEMORY, diagnosed
 from builders.findings import Finding
+from builders.machine.host import own_program
 from builders.storage.files import write_atomic
 from builders.storage.lease import is_held
 from resolver.errors import ProvenanceError
@@ -150,7 +150,7 @@ def command_of(tasks: Sequence[TaskState]) -> list[str]:
         keys = [task.command[2] for task in tasks]
         locks = dict.fromkeys(task.lock for task in tasks)
         words = [*keys, *(word for lock in locks for word in ("--lock", lock)), *words[3:]]
-    start = [sys.executable, "-m", "matrix"] if program == "matrix" else [program]
+    start = own_program() if program == "matrix" else [program]
     return [*start, action, *words]
 
 

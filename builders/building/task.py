@@ -36,8 +36,8 @@ from builders.constants import NO_COMPILER_CACHE
 from builders.environments.layers import make_environment, make_layers
 from builders.machine import host
 from builders.recipes import check_source
+from builders.source_facts.reading import has_extensions
 from builders.sources import obtain
-from builders.sources.facts import has_extensions
 from builders.storage.files import sha256_of
 from builders.storage.io_errors import explain_index_errors
 from builders.storage.lease import digest, exclusive_lock, holder_of

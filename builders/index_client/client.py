@@ -28,7 +28,7 @@ import msgspec
 from builders.constants import MISSING_CODES
 from builders.index_client import pages, stored
 from builders.index_client.stored import Page, Release
-from builders.network.urls import OFFLINE_HINT, local_path, mirrored, without_password
+from builders.network.urls import OFFLINE_HINT, is_flat_listing, local_path, mirrored, without_password
 from builders.storage.files import cache_root
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.indexes import File, Metadata, Project
@@ -138,7 +138,7 @@ class IndexClient:
     def _restricted_to(self, url: str) -> IndexClient:
         """Return a copy that shares connections, threads, pages and metadata."""
         other = copy(self)
-        is_link = url in self._links
+        is_link = url in self._links or is_flat_listing(url)
         other._indexes, other._links = (() if is_link else (url,)), ((url,) if is_link else ())  # noqa: SLF001
         other._bound, other._projects = {}, _Once()  # noqa: SLF001
         return other

@@ -198,11 +198,14 @@ def top_files(
 
 
 def matching_files(
-    filename: str, content: BinaryIO, is_wanted: Callable[[PurePosixPath], bool]
+    filename: str,
+    content: BinaryIO,
+    is_wanted: Callable[[PurePosixPath], bool],
+    largest: int = LARGEST_METADATA,
 ) -> Iterator[tuple[PurePosixPath, bytes]]:
     """Yield the wanted files of an archive that are not too large; raise `DamagedError` if it is none."""
     with _explain_damage():
-        yield from _members(filename, content, is_wanted)
+        yield from _members(filename, content, is_wanted, largest)
 
 
 def parse_requires_txt(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -244,19 +247,22 @@ def _explain_damage() -> Iterator[None]:
 
 
 def _members(
-    filename: str, content: BinaryIO, is_wanted: Callable[[PurePosixPath], bool]
+    filename: str,
+    content: BinaryIO,
+    is_wanted: Callable[[PurePosixPath], bool],
+    largest: int = LARGEST_METADATA,
 ) -> Iterator[tuple[PurePosixPath, bytes]]:
     if filename.endswith(".zip"):
         with zipfile.ZipFile(content) as files:
             for info in files.infolist():
                 path = PurePosixPath(info.filename)
-                if is_wanted(path) and info.file_size <= LARGEST_METADATA:
+                if is_wanted(path) and info.file_size <= largest:
                     yield path, files.read(info)
         return
     with tarfile.open(fileobj=content, mode="r|*") as archive:
         for member in archive:
             path = PurePosixPath(member.name)
-            if is_wanted(path) and member.size <= LARGEST_METADATA:
+            if is_wanted(path) and member.size <= largest:
                 source = archive.extractfile(member)
                 if source is not None:
                     yield path, source.read()

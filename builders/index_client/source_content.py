@@ -1,9 +1,9 @@
 """Read a file of an index before it is chosen: a wheel in part, a small sdist as a whole; no code is run.
 
-An sdist may compile its code for CUDA or leave it out, and torch translates CUDA sources to HIP. So it
-*requires CUDA* only if it has nothing to compile, and its setup.py gets the program from NVIDIA's index.
-It is *not judged* if it has sources for GPUs, or if its build scripts name any. It is of no use to anybody if
-its build script, or the package of a small one, always raises an error (kaolin 0.1).
+An sdist *requires CUDA* if `builders.source_facts.kind` says so, or if it has nothing to compile, and its
+setup.py gets the program from NVIDIA's index. It is *not judged* if it has sources for GPUs, which torch may
+translate to HIP, or if its build scripts name any. It is of no use to anybody if its build script, or its
+package, always raises an error (kaolin 0.1).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import io
 import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, cast
+
+from msgspec.structs import replace
 
 from builders.gpu import SIGN
 from builders.gpu.content import (
@@ -22,15 +24,16 @@ from builders.gpu.content import (
     NOT_OWN,
     PATH_FOR_HIP,
     has_statements,
-    only_raises,
     read_start,
 )
 from builders.index_client.metadata import downloaded, matching_files
 from builders.network.transport import SHORT_TAIL, RequestError, TooLargeReplyError, request_failed
+from builders.source_facts.reading import learn_source
+from builders.storage.lease import TemporaryDirectory
 from builders.wheels.wheel import DamagedError
-from resolver.errors import EnvironmentLacksError, SourceError
-from resolver.indexes import Content
-from resolver.versions import join_words
+from resolver.errors import EnvironmentLacksError, SourceError, UsageError
+from resolver.indexes import Content, SourceClass
+from resolver.versions import join_words, shorten
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,12 +43,19 @@ if TYPE_CHECKING:
 
 _COMPILED = (".c", ".cc", ".cpp", ".cxx", ".f", ".f90", ".pyx", ".rs", ".so", *KERNELS)
 _SCRIPTS = {"setup.py", "pyproject.toml", "CMakeLists.txt", "meson.build", "Cargo.toml"}
-_PACKAGE = re.compile(r"(?:src/)?\w+/__init__\.py")
+_READ = {".py", ".toml", ".cfg", ".cmake", ".txt", ".h", ".hpp", ".so", *_COMPILED}
+_NAMED = {"PKG-INFO", ".gitmodules"}
 _REQUIRES = re.compile(r"install_requires|dependencies|urlretrieve")
 """Words of build scripts of a distribution that has its code elsewhere."""
 _NVIDIA_INDEX = re.compile(r"pypi\.(?:ngc\.)?nvidia\.com")
 _LARGEST_SOURCE = 20_000_000  # bytes of an sdist, which is read as a whole
-_UNREAD = Content("", "there is no wheel, and the source was not read")
+_LARGEST_OBJECT = 1 << 26  # bytes of a member, which may be a shared object
+_LARGEST_UNPACKED = 1 << 28  # bytes of all members that are read
+_UNREAD = Content(
+    "",
+    "there is no wheel, and the source was not read",
+    source=SourceClass("unread", f"it is a commit, or larger than {_LARGEST_SOURCE // 1_000_000} MB"),
+)
 """The content of a commit and of a large sdist."""
 
 
@@ -88,46 +98,80 @@ def _remote_source(file: File, transport: Transport) -> Content | None:
         return _UNREAD
 
 
-def read_source(filename: str, content: BinaryIO) -> Content | None:
-    """Return what an sdist contains; None if it has nothing to compile, and nothing names a GPU."""
-    compiled: list[str] = []
+def read_source(filename: str, content: BinaryIO) -> Content:
+    """Return what an sdist contains, and what kind of source it is."""
     is_small = content.seek(0, io.SEEK_END) < LARGEST_PLACEHOLDER
     content.seek(0)
+    with TemporaryDirectory() as directory:
+        top = directory.root / "source"
+        compiled = _unpack(filename, content, top)
+        try:
+            source = learn_source(top).source
+        except UsageError as error:
+            reason = error.message.replace(f"{top}/", "its ").replace(f"{top}", "its source").rstrip(".")
+            return Content("", f"there is no wheel, and {reason}", source=SourceClass("unread", reason))
+        scripts = {name: _text(top / name) for name in sorted(_SCRIPTS) if (top / name).is_file()}
+        paths = [path for path in top.rglob("*") if path.suffix in {".py", *KERNELS} and path.is_file()]
+        has_code = not is_small or any(
+            path.suffix == ".py" and path != top / "setup.py" and has_statements(path.read_bytes())
+            for path in paths
+        )
+        build_files = (*paths, *(top / name for name in scripts))
+        mentions_hip = any(
+            FOR_HIP.search(path.read_bytes()) or PATH_FOR_HIP.search(path.relative_to(top).as_posix())
+            for path in build_files
+            if path.suffix in KERNELS or path.name in scripts
+        )
+    if source.kind == "placeholder":
+        broken = f"is a placeholder: its {source.evidence}"
+        return Content(broken, broken=broken, source=source)
+    if not has_code and not compiled and not any(map(_REQUIRES.search, scripts.values())):
+        text = "there is no wheel, and its source has no code: it may be a placeholder"
+        return Content("", text, source=source)
+    return replace(_judge(filename, compiled, scripts, source, mentions_hip=mentions_hip), source=source)
+
+
+def _unpack(filename: str, content: BinaryIO, top: Path) -> list[str]:
+    """Write the files that say something about the build; return the paths of all compiled ones.
+
+    The files of others, such as tests, are left empty: that they exist is all that matters.
+    """
+    compiled: list[str] = []
+    left = _LARGEST_UNPACKED
 
     def is_wanted(path: PurePosixPath) -> bool:
         own = _below_top(path)
-        if NOT_OWN.search(own):
-            return False
-        if own.endswith(_COMPILED):
+        if own.endswith(_COMPILED) and not NOT_OWN.search(own):
             compiled.append(own)
-        return own.endswith(KERNELS) or own in _SCRIPTS or (is_small and own.endswith(".py"))
+        is_inside = len(path.parts) > 1 and not path.is_absolute() and ".." not in path.parts
+        return is_inside and (path.suffix in _READ or path.name in _NAMED)
 
-    scripts: dict[str, str] = {}
-    mentions_hip = False
-    has_code = not is_small
-    for path, text in matching_files(filename, content, is_wanted):
+    for path, text in matching_files(filename, content, is_wanted, _LARGEST_OBJECT):
         own = _below_top(path)
-        if (_PACKAGE.fullmatch(own) or own == "setup.py") and only_raises(text):
-            broken = f"is a placeholder: its {own} only raises an error"
-            return Content(broken, broken=broken)
-        has_code = has_code or (own != "setup.py" and own.endswith(".py") and has_statements(text))
-        is_for_hip = FOR_HIP.search(text) or PATH_FOR_HIP.search(_below_top(path))
-        mentions_hip = mentions_hip or is_for_hip is not None
-        if path.name in _SCRIPTS:
-            scripts[path.name] = text.decode("utf-8", "replace")
-    if not has_code and not compiled and not any(map(_REQUIRES.search, scripts.values())):
-        return Content("", "there is no wheel, and its source has no code: it may be a placeholder")
-    return _judge(filename, compiled, scripts, mentions_hip=mentions_hip)
+        kept = b"" if NOT_OWN.search(own) else text
+        left -= len(kept)
+        if left < 0:
+            msg = "it unpacks to too many bytes"
+            raise DamagedError(msg)
+        target = top / own
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(kept)
+        except (FileExistsError, NotADirectoryError, IsADirectoryError, ValueError) as error:
+            raise DamagedError(f"its member {shorten(str(path))!r} cannot be unpacked") from error
+    return compiled
 
 
 def _judge(
-    filename: str, compiled: list[str], scripts: dict[str, str], *, mentions_hip: bool
-) -> Content | None:
+    filename: str, compiled: list[str], scripts: dict[str, str], source: SourceClass, *, mentions_hip: bool
+) -> Content:
     found = _NVIDIA_INDEX.search(scripts.get("setup.py", ""))
     if found and not compiled:
         return Content(
             f"its setup.py gets the program from {found[0]}, and it has no sources", cuda="required"
         )
+    if source.kind == "cuda":
+        return Content(source.evidence, cuda="required")
     kernels = [PurePosixPath(path).name for path in compiled if path.endswith(KERNELS)]
     if kernels:
         hip = "some mention" if mentions_hip else "none mentions"
@@ -144,7 +188,11 @@ def _judge(
         return Content("", f"there is no wheel, and {where} has the word {word}")
     if compiled:
         return Content(f"its {len(compiled)} sources and its build scripts name nothing of a GPU")
-    return None
+    return Content("")
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _below_top(path: PurePosixPath) -> str:

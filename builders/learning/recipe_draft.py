@@ -18,8 +18,8 @@ from resolver.versions import is_version, specifier_or_none
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from builders.sources.build_script import BuildVariable
-    from builders.sources.facts import SourceFacts
+    from builders.source_facts.build_script import BuildVariable
+    from builders.source_facts.facts import SourceFacts
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Row, Status
 

@@ -55,6 +55,13 @@ def running_python() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
+def own_program() -> list[str]:
+    """Return the words that start this program again, also for jobs without the user's PATH."""
+    started = Path(sys.argv[0])
+    module = ["-m", "matrix"]
+    return [sys.executable, *([str(started.resolve())] if started.suffix == ".pyz" else module)]
+
+
 def glibc_version() -> str:
     """Return the host's glibc version; empty if it has another C library."""
     name, version = platform.libc_ver()

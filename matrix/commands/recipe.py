@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from builders.learning.origin import Origin, read_origin
 from builders.learning.recipe_draft import MARK, components_of, draft_text, gaps_of, unnamed_requirements
-from builders.sources.facts import SourceFacts
+from builders.source_facts.facts import SourceFacts
 from builders.storage.files import write_atomic
 from matrix.api import package_indexes
 from matrix.command_line.options import (
@@ -20,6 +20,7 @@ from matrix.command_line.options import (
 )
 from matrix.input.settings import overlays
 from matrix.show.json_document import JsonDocument
+from matrix.show.render import SOURCE_KINDS
 from resolver.errors import UsageError
 from resolver.facts.catalog import load_uncached, overlay_files, shipped_files
 from resolver.texts import printable
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from builders.sources.build_script import BuildVariable, Extension
+    from builders.source_facts.build_script import BuildVariable, Extension
     from matrix.command_line.context import Context
     from resolver.facts.schema import Row
 
@@ -128,6 +129,7 @@ def _write(file: Path, rows: list[Row], gaps: list[str], origin: Origin, context
 def _text(result: DraftResult, context: Context) -> str:
     facts, console = result.facts, context.console
     rows = [
+        ["kind", f"{SOURCE_KINDS[facts.source.kind]}: {facts.source.evidence}"],
         ["build backend", facts.backend],
         ["imports torch", ", ".join(facts.torch[:_MOST_SHOWN]) or "no"],
         ["declared", ", ".join(facts.declared) or "nothing"],

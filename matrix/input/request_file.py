@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import tomlkit
-import tomlkit.items
 
 from builders.network.urls import without_password
 from builders.storage.files import write_atomic
 from matrix.input.settings import REQUEST_FILE, Settings, read_settings
-from matrix.reading.pip_line import parse_line
 from resolver.errors import UsageError, did_you_mean
 from resolver.requirements import normalize_name
+from resolver.texts import toml_value
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from tomlkit.items import Array
 
 _NOT_STORED = ("upgrade", "offline", "mirrors")
 """Settings of one run, and those that no option sets."""
@@ -30,23 +30,21 @@ def store_request(settings: Settings) -> bool:
     Keys that say the same already stay as they are, with their comments. Logins in URLs of indexes are left
     out: pip's configuration or ``~/.netrc`` is the place for them.
     """
-    document, stored, default = _document(), read_settings(), Settings()
-    settings = without_logins(settings)
-    changed = False
-    for field in msgspec.structs.fields(Settings):
-        value, key = getattr(settings, field.name), field.encode_name
-        if field.name in _NOT_STORED or value == getattr(stored, field.name):
-            continue
-        changed = True
-        if value == getattr(default, field.name):
-            del document[key]
-        elif isinstance(document.get(key), tomlkit.items.Array):
-            _edit(document[key], value)
-        else:
-            document[key] = value
-    if changed:
-        write_atomic(REQUEST_FILE, tomlkit.dumps(document))
-    return changed
+    settings, stored = without_logins(settings), read_settings()
+    changes = {
+        field.encode_name: value
+        for field in msgspec.structs.fields(Settings)
+        if field.name not in _NOT_STORED
+        and (value := getattr(settings, field.name)) != getattr(stored, field.name)
+    }
+    if not changes:
+        return False
+    if REQUEST_FILE.exists():
+        text = _edited(changes)
+    else:  # tomlkit, which keeps comments, takes longer to import than most resolutions
+        text = "".join(f"{key} = {toml_value(value)}\n" for key, value in changes.items())
+    write_atomic(REQUEST_FILE, text)
+    return True
 
 
 def without_logins(settings: Settings) -> Settings:
@@ -64,6 +62,8 @@ def with_requirements(texts: Sequence[str], added: Sequence[str], removed: Seque
 
     Raise `UsageError` if a name to remove is not among them, or if a requirement is invalid.
     """
+    from matrix.reading.pip_line import parse_line
+
     old = [(_name(text), text) for text in texts]
     names = {name for name, _ in old}
     gone = {normalize_name(text): text for text in removed}
@@ -76,7 +76,23 @@ def with_requirements(texts: Sequence[str], added: Sequence[str], removed: Seque
     return [*kept, *new.values()]
 
 
-def _edit(array: tomlkit.items.Array, wanted: Sequence[str]) -> None:
+def _edited(changes: Mapping[str, Any]) -> str:
+    """Return the text of the file with other values; keys with the default of `Settings` are removed."""
+    import tomlkit
+
+    document = tomlkit.parse(REQUEST_FILE.read_text(encoding="utf-8"))
+    default = msgspec.to_builtins(Settings())
+    for key, value in changes.items():
+        if value == default[key]:
+            del document[key]
+        elif isinstance(document.get(key), list):
+            _edit(document[key], value)
+        else:
+            document[key] = value
+    return tomlkit.dumps(document)
+
+
+def _edit(array: Array, wanted: Sequence[str]) -> None:
     """Give an array other items; comments stay beside the items that stay."""
     for number in reversed(range(len(array))):
         if array[number] not in wanted:
@@ -84,13 +100,9 @@ def _edit(array: tomlkit.items.Array, wanted: Sequence[str]) -> None:
     array.extend(text for text in wanted if text not in array)
 
 
-def _document() -> tomlkit.TOMLDocument:
-    with suppress(FileNotFoundError):
-        return tomlkit.parse(REQUEST_FILE.read_text(encoding="utf-8"))
-    return tomlkit.document()
-
-
 def _name(text: str) -> str:
+    from matrix.reading.pip_line import parse_line
+
     with suppress(UsageError):
         return parse_line(text, "").name
     return ""

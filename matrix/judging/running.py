@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,6 +20,7 @@ from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image
 from builders.diagnosis import DiagnosisContext
 from builders.index import Index
+from builders.machine.host import own_program
 from builders.probe.all_reduce import all_reduce, require_nodes
 from builders.probe.ask import EnvironmentReply, Probe, user_packages
 from builders.probe.contents import judge_contents
@@ -347,4 +347,4 @@ def _command(place: Place, args: argparse.Namespace, *, need_gpu: bool) -> list[
         "catalog": [Path(overlay).resolve() for overlay in args.catalog or ()],
     }
     words = ["check", *([thing] if thing else []), "--run", *arguments_of(args.parser, values)]
-    return [sys.executable, "-m", "matrix", *words]
+    return [*own_program(), *words]

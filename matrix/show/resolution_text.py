@@ -17,7 +17,7 @@ import msgspec
 from builders.building.expected_time import Resources, expected_time
 from builders.storage.files import cache_root, write_atomic
 from matrix.show.json_document import ConflictDocument, conflict_document
-from matrix.show.render import PLAIN, Cell, Screen, counted, duration
+from matrix.show.render import PLAIN, SOURCE_KINDS, Cell, Screen, counted, duration
 from resolver.facts.schema import PLATFORM
 from resolver.lock import decode, encode
 from resolver.model import STATUS_RANK
@@ -259,6 +259,9 @@ def facts_text(
         lines.append(f"    source: {screen.styled('dim', f'{source} (in {file})' if file else source)}")
     if pick.content:
         lines.append(f"  - {_STATES[pick.content.state]}: {pick.content.evidence}")
+        lines.append(f"    source: {screen.styled('dim', pick.files[0].url)}")
+    if pick.source:
+        lines.append(f"  - its source: {SOURCE_KINDS[pick.source.kind]}: {pick.source.evidence}")
         lines.append(f"    source: {screen.styled('dim', pick.files[0].url)}")
     heading = screen.wrapped(title.removesuffix(": "), hanging=4)
     return "\n".join([heading, *map(screen.wrapped, lines)])

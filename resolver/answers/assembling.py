@@ -49,6 +49,9 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
                 *(fact for _, fact in answer.rules.get(pick.name, ())),
             ),
             content=answer.contents.judgement_of(pick.files[0]) if pick.files else None,
+            source=content.source
+            if pick.files and (content := answer.contents.content_of(pick.files[0]))
+            else None,
         )
         for pick in sorted(answer.picks)
     ]

@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 
 from resolver.environment import Environment
 from resolver.errors import InternalError
-from resolver.requirements import TRITON_NAMES, is_rocm_package, split_marker
+from resolver.requirements import TRITON_NAMES, is_for_cuda, is_rocm_package, split_marker
 
 if TYPE_CHECKING:
     from resolvelib.providers import Preference
@@ -60,7 +60,12 @@ def confirm(lock: Resolution, recorded: Mapping[str, Recorded], closed: Collecti
     except (InvalidRequirement, InvalidMarker) as error:
         problem = f"a requirement is not valid: {error}"
     else:
-        superfluous = sorted(pick.name for pick in lock.distributions if pick.name not in reached)
+        superfluous = sorted(
+            pick.name
+            for pick in lock.distributions
+            if pick.name not in reached
+            and pick.origin != "preinstalled"  # it is there without being required
+        )
         if superfluous:
             problem = f"nothing requires {', '.join(superfluous)}"
     if problem:
@@ -188,7 +193,8 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
             return  # what applies without the extra is required by the distribution itself
         requirement = _parsed(head)
         name: str = canonicalize_name(requirement.name)
-        if known and known.is_built and name in self._closed and not extra:
+        is_other = name in self._closed or (is_for_cuda(name) and self._request.target.backend == "rocm")
+        if known and known.is_built and is_other and not extra:
             return  # the facts of the catalog are about what the recipe builds
         stated = self._overrides.get(name, [requirement])
         if name in TRITON_NAMES and name not in self.chosen:  # that of torch may have another name

@@ -17,7 +17,8 @@ from resolver.compiling.preinstalled import content_notes, preinstalled_warnings
 from resolver.compiling.problem_builder import advice_for, is_advised, window_of
 from resolver.environment import Environment
 from resolver.errors import CycleError
-from resolver.facts.catalog import applies
+from resolver.facts.catalog import applies, within
+from resolver.facts.driver import drivers_of_modules
 from resolver.facts.schema import PLATFORM
 from resolver.indexes import files_of
 from resolver.model import (
@@ -32,7 +33,7 @@ from resolver.model import (
 )
 from resolver.requirements import required_name
 from resolver.solving.session import Session, Solution
-from resolver.versions import join_words, labelled, sort_key, wheel_label
+from resolver.versions import join_words, labelled, minor, sort_key, wheel_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 _OLD = timedelta(days=730)
 """A release is old if the newest one came so much later."""
+_OLD_SITE = timedelta(days=183)
+"""What is known of a site is old after this time."""
 _EXPECTED = {"rocm": "ROCm", "torch": "torch", "gfx": "GPU architectures"}
 """What limits a distribution for GPUs, and its name in warnings."""
 FROM_PROVEN_SET = "from-proven-set"
@@ -126,8 +129,14 @@ def _warnings(
     versions = {pick.name: pick.version for pick in picks}
     candidates = {pick.name: problem.variables[pick.name].candidate(solution[pick.name]) for pick in picks}
     if request.target.backend == "rocm" and "kernel-driver" not in solution:
-        text = "The kernel driver of this target is not known, so ROCm was not checked against it."
-        yield Notice("driver-unknown", "kernel-driver", text)
+        yield Notice(
+            "driver-unknown", "kernel-driver", _unknown_driver(catalog, request, versions.get("rocm", ""))
+        )
+    seen = catalog.site[request.target.site].seen
+    if seen and request.target.date - seen > _OLD_SITE:
+        site = request.target.site
+        text = f"What is known of {site} is of {seen} or older: driver, ROCm and images may differ."
+        yield Notice("site-facts-old", site, text)
     yield from _not_of_site(catalog, request.target)
     image = catalog.image.get(versions.get("base-image", ""))
     if image and not image.glibc:
@@ -151,6 +160,26 @@ def _warnings(
     yield from _age_warning(catalog, request, [*candidates.values()])
     if image:
         yield from _image_warnings(image, problem, solution)
+
+
+def _unknown_driver(catalog: Catalog, request: Request, rocm: str) -> str:
+    """Return what is known about an unknown driver: at most which ones the site's modules of ROCm leave."""
+    target = request.target
+    rows = (
+        row for row in catalog.site_advice.values() if row.site == target.site and within(row, target.date)
+    )
+    modules = next((row.modules for row in rows if row.on == "rocm" and row.modules), ())
+    drivers = drivers_of_modules(catalog, modules)
+    if not drivers or not rocm:
+        return "The kernel driver of this target is not known, so ROCm was not checked against it."
+    line = minor(rocm)
+    fitting = [name for name in drivers if line in catalog.driver[name].supports]
+    which = "all" if fitting == drivers else join_words(fitting, joiner="and") if fitting else "none"
+    installed, first, last = join_words(modules, joiner="and"), drivers[0], drivers[-1]
+    return (
+        f"The kernel driver of {target.site} is not known. Its modules of ROCm {installed} leave drivers "
+        f"{first} to {last} (inferred from AMD's table). Of these, AMD lists ROCm {line} for {which}."
+    )
 
 
 def _not_of_site(catalog: Catalog, target: Target) -> Iterator[Notice]:

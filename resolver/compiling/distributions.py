@@ -28,6 +28,7 @@ from resolver.compiling.clauses import (
     where,
 )
 from resolver.compiling.known_bad import AVOIDED, exclude_together
+from resolver.compiling.platform import offered_images
 from resolver.compiling.problem import LazyText, Variable
 from resolver.compiling.problem_builder import built_for_builds, exclude_later_releases
 from resolver.environment import Environment
@@ -225,6 +226,7 @@ def compile_packages(builder: ProblemBuilder) -> None:
         is_new = builder.is_new(name)
         if is_new:
             _relate_to_backend(builder, name, masks)
+            _relate_to_images(builder, name)
         _relate_to_requirements(builder, name, masks)
         if is_new:
             _relate_to_tags(builder, name)
@@ -287,6 +289,17 @@ def _prefer_inferred_bounds(builder: ProblemBuilder, name: str, on: str, clauses
         ways = builder.variables[component].of_versions(["listed", "any"])
         bad = {name: subjects, component: ways, on: outside}
         exclude_together(builder, bad, clauses[0].fact, f"{AVOIDED}{name}-{on}-{subjects}")
+
+
+def _relate_to_images(builder: ProblemBuilder, name: str) -> None:
+    """Require a base image with ROCm for what uses the system's, if the target has one."""
+    package, target = builder.catalog.package[name], builder.target
+    if not (builder.open_world and package.system_rocm and target.backend == "rocm"):
+        return
+    if target.base_image or any(builder.catalog.image[one].rocm for one in offered_images(builder)):
+        fact = Fact.of(package, f"every {name} uses the ROCm of a base image", note="")
+        clause = Clause(any_candidate, _images_with_rocm(builder), fact)
+        builder.relate(name, "base-image", [clause])
 
 
 def _relate_to_backend(builder: ProblemBuilder, name: str, masks: _ReleaseMasks) -> None:

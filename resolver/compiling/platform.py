@@ -19,6 +19,7 @@ from resolver.compiling.clauses import (
 from resolver.compiling.problem import Variable
 from resolver.compiling.problem_builder import exclude_later_releases, is_advised
 from resolver.facts import schema
+from resolver.facts.driver import drivers_of_modules
 from resolver.model import STATUS_RANK, Candidate, Fact
 from resolver.versions import join_words, minor, newest_first, sort_key
 
@@ -111,15 +112,21 @@ def _add_rocm(builder: ProblemBuilder) -> None:
 def _newer_than_recorded(builder: ProblemBuilder, versions: Iterable[str]) -> dict[str, int]:
     """Return the ROCm versions that are newer than those a site with an unknown driver is recorded to have.
 
-    An older ROCm usually runs on a driver, a newer one may not: so the newest comes last.
+    An older ROCm usually runs on a driver, a newer one may not: so the newest comes last, except for what all
+    drivers support that the site's modules leave.
     """
     advice = builder.advice.get("rocm")
     if builder.driver is not None or advice is None or not advice.recorded:
         return {}
+    drivers = [builder.catalog.driver[name] for name in drivers_of_modules(builder.catalog, advice.modules)]
     ordered = sorted(versions, key=sort_key)
     recorded = [position for position, version in enumerate(ordered) if is_advised(advice, version)]
     newest = max(recorded, default=len(ordered))
-    return {version: number for number, version in enumerate(ordered[newest + 1 :], start=1)}
+    newer = enumerate(ordered[newest + 1 :], start=1)
+    runs = {
+        line for row in drivers[:1] for line in row.supports if all(line in one.supports for one in drivers)
+    }
+    return {version: number for number, version in newer if minor(version) not in runs}
 
 
 def _driver_table(builder: ProblemBuilder) -> list[Clause]:
@@ -179,6 +186,16 @@ def _at_own_risk(line: str, driver: schema.Driver) -> Clause:
     note = "Single-node jobs may run, but AMD does not support this."
     fact = Fact(text, "inferred", driver.source, note, driver.file)
     return Clause(line_is(line), version_in([driver.version]), fact, risk=True)
+
+
+def offered_images(builder: ProblemBuilder) -> dict[str, schema.Row]:
+    """Return the base images that the site offers on the day, each with the row that says so."""
+    target, catalog = builder.target, builder.catalog
+    site = catalog.site.get(target.site)
+    offered: dict[str, schema.Row] = {}
+    if site and site.public_images:
+        offered = {name: row for name, row in catalog.image.items() if "://" in row.path}
+    return offered | {row.image: row for row in catalog.images_at(target.site, target.date)}
 
 
 def _add_images(builder: ProblemBuilder) -> None:

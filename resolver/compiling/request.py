@@ -17,6 +17,7 @@ from resolver.compiling.clauses import (
     where,
 )
 from resolver.compiling.names import INSPECT_HINT, reject_wrong_name
+from resolver.compiling.platform import offered_images
 from resolver.errors import NoVersionError, UsageError, closest_names, did_you_mean
 from resolver.model import Fact, Requirement
 from resolver.requirements import PAIRED_WITH_TORCH, closest_versions
@@ -25,7 +26,6 @@ from resolver.versions import allows, bounds_cross, join_words, minor, newest_fi
 if TYPE_CHECKING:
     from resolver.compiling.clauses import Test
     from resolver.compiling.problem_builder import ProblemBuilder
-    from resolver.facts import schema
     from resolver.model import Candidate
 
 
@@ -122,11 +122,7 @@ def _demand_images(builder: ProblemBuilder) -> None:
         text = f"the base image is {target.base_image}"
         builder.demand_requested("base-image", version_in([target.base_image]), text, of_target=True)
         return
-    offered: dict[str, schema.Row] = {}
-    site = catalog.site.get(target.site)
-    if site and site.public_images:
-        offered = {name: row for name, row in catalog.image.items() if "://" in row.path}
-    offered |= {row.image: row for row in catalog.images_at(target.site, target.date)}
+    offered = offered_images(builder)
     releases = newest_first({catalog.image[name].rocm for name in offered} - {""})[::-1]
     what = (
         f"base images with ROCm {join_words(releases, most=8, joiner='and')}"

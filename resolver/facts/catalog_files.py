@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from resolver.errors import CatalogError, did_you_mean
 from resolver.facts import schema
 from resolver.facts.validate import validation_errors
-from resolver.texts import check_texts, explained, read_text
+from resolver.texts import check_texts, explained, read_text, toml_value
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
@@ -292,7 +292,10 @@ def row_to_dict(row: schema.Row) -> dict[str, Any]:
 
 def row_to_toml(row: schema.Row) -> str:
     """Return a row as TOML, with one key on each line."""
-    lines = [f"[[{kind_of(row)}]]", *(f"{key} = {_value(value)}" for key, value in row_to_dict(row).items())]
+    lines = [
+        f"[[{kind_of(row)}]]",
+        *(f"{key} = {toml_value(value)}" for key, value in row_to_dict(row).items()),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -306,20 +309,3 @@ def row_types() -> dict[str, type[schema.Row]]:
     """Return the tables of a catalog file in the order in which they are written, with their rows' types."""
     fields = msgspec.structs.fields(schema.CatalogFile)
     return {field.encode_name: get_args(field.type)[0] for field in fields if field.name in schema.KINDS}
-
-
-def _value(value: object) -> str:
-    """Return a value as TOML on one line; tomli-w writes tables and arrays on several lines."""
-    import tomli_w
-
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    return tomli_w.dumps({"x": value}).strip().removeprefix("x = ")
-
-
-def _key(name: str) -> str:
-    import tomli_w
-
-    return tomli_w.dumps({name: 0}).strip().removesuffix(" = 0")

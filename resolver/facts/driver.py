@@ -11,13 +11,26 @@ import re
 from typing import TYPE_CHECKING
 
 from resolver.errors import UsageError, did_you_mean
-from resolver.versions import join_words, minor, newest_first, shorten
+from resolver.versions import join_words, minor, newest_first, shorten, sort_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
+
+
+def drivers_of_modules(catalog: Catalog, lines: Collection[str]) -> list[str]:
+    """Return the driver lines, the oldest first, that fit the ROCm lines which a site has as modules.
+
+    They are those that AMD's table lists for each module, and the driver before these: LUMI had the module
+    of ROCm 6.3 on driver 6.0, one line older than the table allows. Source: LUMI-EasyBuild-contrib,
+    CuPy-13.5.1-cpeGNU-25.03-rocm.eb of August 2025. Empty without modules, or if no driver fits all.
+    """
+    ordered = sorted(catalog.driver.values(), key=lambda row: sort_key(row.version))
+    fitting = [number for number, row in enumerate(ordered) if lines and {*lines} <= {*row.supports}]
+    return [row.version for row in ordered[max(fitting[0] - 1, 0) : fitting[-1] + 1]] if fitting else []
+
 
 _PACKAGE = r"(?<![\d.])\d+\.\d+(?:\.\d+)?\.(?P<number>\d{5}|\d{8})(?:-\d+)?(?![\d.])"
 _VERSION = r"(?<![\d.])\d+\.\d+(?:\.\d+)*(?![\d.])"

@@ -229,6 +229,8 @@ class Site(Row, frozen=True, kw_only=True):
     """Whether the site can use every public base image (an image whose path is in a registry)."""
     cpu: str = ""
     """The oldest CPU of its compute nodes, as compilers name it (``-march``); empty if not known."""
+    seen: datetime.date | None = None
+    """The day of the newest source that says what the site has; None for what does not change."""
 
     identity = ("name",)
 
@@ -335,6 +337,8 @@ class SiteAdvice(Dated, frozen=True, kw_only=True):
     """Specifiers, one of which matches; for ``base-image`` patterns of names (``lumi-multitorch-*``)."""
     recorded: bool = False
     """Whether the site is only recorded to have them; without a known driver, newer ROCms then come last."""
+    modules: tuple[str, ...] = ()
+    """The ROCm lines that the site itself installs as modules, from which its kernel driver is inferred."""
 
     identity = ("site", "on", "since")
 

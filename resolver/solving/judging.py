@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from resolver.compiling.choices import Link
 from resolver.errors import SourceError
-from resolver.indexes import Judgement, judged
+from resolver.indexes import Content, Judgement, judged
 from resolver.model import EARLY_PYTHON, layer
 from resolver.solving.states import Examined
 from resolver.solving.world import STRICT
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from resolver.compiling.choices import Pick
     from resolver.environment import Environment
-    from resolver.indexes import Content, File
+    from resolver.indexes import File
     from resolver.solving.projects import Projects
     from resolver.solving.states import Choices, Terms
     from resolver.solving.world import World
@@ -54,16 +54,16 @@ class ContentJudge:
         self._search = world.search
         self._projects = projects
         self._needing_cuda = needing_cuda
+        self._for_gpu = world.request.target.backend == "rocm"
         self._examined: dict[str, Examined] = {}
         """By the URL of the file."""
 
     def judge(self) -> None:
         """Read the files of the chosen releases, and add what follows from their content to the search."""
-        request = self._world.request
-        if request.target.backend != "rocm":
-            return
         environment = self._world.environment()  # what is learned may take back the choice of Python
         new = [one for one in self._chosen(environment) if one.file.url not in self._examined]
+        if not self._for_gpu:  # there, only sources are read
+            new = [one for one in new if not one.is_wheel]
         self._read_ahead(new[1:])
         for one in new:
             if _is_unknown(self._judge(one)):
@@ -147,7 +147,7 @@ class ContentJudge:
         try:
             one.judgement = judgement = self._judgement(one)
         except SourceError as error:
-            self._projects.skip(one.choices, one.mask, f"has a wheel that cannot be read: {error.message}")
+            self._projects.skip(one.choices, one.mask, f"has a file that cannot be read: {error.message}")
             return one
         self._examined[one.file.url] = one
         one.choices.project.contents.append(one)
@@ -164,14 +164,19 @@ class ContentJudge:
         return one
 
     def _judgement(self, one: Examined) -> Judgement | None:
-        known = self._known(one)
+        known = self._known(one) if self._for_gpu else ""
         if known:
             return Judgement("fits", f"the catalog has its facts: {known}")
-        evidence = self._evidence_against_source(one)
+        evidence = self._evidence_against_source(one) if self._for_gpu else ""
         if evidence:
             return Judgement("does-not-fit", evidence)
-        one.content = self._reading(one)()
-        return judged(one.content, self._world.request.target.gfx) if one.content else None
+        content = self._reading(one)()
+        if content and not self._for_gpu:  # what it has for GPUs does not matter
+            content = Content(content.broken, broken=content.broken, source=content.source)
+        one.content = content
+        if content is None or not (content.evidence or content.unread):
+            return None  # nothing in it is compiled
+        return judged(content, self._world.request.target.gfx)
 
     def _evidence_against_source(self, one: Examined) -> str:
         version, required = self._needing_cuda.get(one.name, ("", ""))

@@ -240,6 +240,10 @@ class Requirements(Part):
         if name in self.session.number or name in self.world.bound:
             # For a build, the requirements in the catalog take precedence.
             return not is_built and self._require_closed(terms, requirement, link)
+        if is_built and is_for_cuda(name) and self.request.target.backend == "rocm":
+            return (
+                False  # the metadata are those of a build for CUDA, whose setup.py lists other requirements
+            )
         return self._require_open(terms, requirement, link)
 
     def _require_rocm_package(self, terms: Terms, requirement: Requirement, link: Link) -> bool:

@@ -456,6 +456,14 @@ def test_one_index_alone(server: Server, client: MakeClient) -> None:
     assert sorted(server.paths) == ["/one/pkg/", "/three/pkg/", "/two/pkg/"]
 
 
+def test_a_page_of_amd_that_the_catalog_names_is_a_list_of_files(server: Server, client: MakeClient) -> None:
+    page = "/repo.radeon.com/rocm/manylinux/rocm-rel-6.4"
+    name = "tensorflow_rocm-2.18.1-cp312-cp312-manylinux_2_28_x86_64.whl"
+    server.html(page, f'<a href="rocm-rel-6.4/{name}">{name}</a>')
+    alone = client(f"{server.url}/simple").at(f"{server.url}{page}/")
+    assert versions(alone.project("tensorflow-rocm")) == ["2.18.1"]
+
+
 def test_find_links(server: Server, client: MakeClient, tmp_path: Path, make_wheel: MakeWheel) -> None:
     wheel = make_wheel("torch_scatter", "2.1")
     server.html(

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from builders.sources.build_script import read_script
-from builders.sources.facts import SourceFacts, has_extensions, learn_source
+from builders.source_facts.build_script import read_script
+from builders.source_facts.facts import SourceFacts
+from builders.source_facts.reading import has_extensions, learn_source
 from resolver.errors import UsageError
 
 Learn = Callable[..., SourceFacts]

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -388,7 +388,6 @@ def test_artifact_without_uri_and_digest_is_rejected() -> None:
         read_statement(document)
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.recursive(st.none() | st.text(), lambda values: st.lists(values) | st.dictionaries(st.text(), values))
 )

@@ -77,8 +77,8 @@ CASES = [
     Case(f"torch onnxruntime-rocm {LUMI}", 0, ("1.22.2.post1", "6.4.4")),
     Case(
         f"tensorflow {LUMI} --index-strategy unsafe-best-match",
-        1,
-        ("tensorflow means tensorflow-rocm", "rocm 6.0.*", "uses the ROCm of a base image"),
+        0,
+        ("tensorflow means tensorflow-rocm", "2.18.1 (rocm6.4)", "lumi-g advises rocm 6.4.*"),
     ),
     Case(f"cupy-rocm-7-0 {LUMI}", 0, ("7.0.2",)),
     Case(f"torch nvidia-dali-cuda120 {LUMI}", 2, ("is for CUDA",)),

@@ -61,9 +61,10 @@ def test_case_yields_expected_findings_and_file(case: Path, capsys: Capture) -> 
     assert not [finding for finding in document["findings"] if finding["evidence"].get("fixable")]
     assert bool(document["diff"]) == (fixed != case.read_text(encoding="utf-8"))
 
-    main(["check", str(copy), "--format", "json", "--fix", *options])
-    assert json.loads(capsys.readouterr().out)["things"][0]["diff"] == ""
-    assert copy.read_text(encoding="utf-8") == fixed
+    if document["diff"]:  # else this would be the same run again
+        main(["check", str(copy), "--format", "json", "--fix", *options])
+        assert json.loads(capsys.readouterr().out)["things"][0]["diff"] == ""
+        assert copy.read_text(encoding="utf-8") == fixed
 
 
 def test_check_rules_have_cases() -> None:

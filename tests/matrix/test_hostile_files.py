@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import tomllib
+from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from matrix.cli import main
 from matrix.commands.plan import sbatch_script
 from matrix.consumers.shared.installation import Installation
 from matrix.consumers.shared.shell import site_environment
-from matrix.reading.recognise import read
+from matrix.reading.recognise import read_described
 from resolver.errors import CatalogError, LockError, MatrixError, UsageError
 from resolver.facts.catalog_files import read_file
 from resolver.lock import read_lock
@@ -81,9 +82,12 @@ def data() -> dict[str, Any]:
     return data_of(everything(keeps_torch=False))
 
 
-def test_invisible_character_in_any_text_of_a_lock_is_refused(data: dict[str, Any], tmp_path: Path) -> None:
-    for place in places(data):
-        for text in INVISIBLE:
+@pytest.mark.parametrize("tried", [1, pytest.param(len(INVISIBLE), marks=pytest.mark.slow)])
+def test_invisible_character_in_any_text_of_a_lock_is_refused(
+    data: dict[str, Any], tried: int, tmp_path: Path
+) -> None:
+    for position, place in enumerate(places(data)):
+        for text in (INVISIBLE * 2)[position % len(INVISIBLE) :][:tried]:
             message = refusal(with_text(data, place, text), tmp_path / "matrix.lock")
             assert spelled(place) in message, (place, text)
             assert message.isprintable()
@@ -102,19 +106,22 @@ PATHS_AND_REMARKS = {
 
 
 @pytest.fixture(scope="module")
-def accepted(data: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[Place, list[str]]:
+def accepted(
+    request: pytest.FixtureRequest, data: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> dict[Place, list[str]]:
     """Return the visible texts that a lock may have, by place; each place has other texts, to save time."""
     path = tmp_path_factory.mktemp("accepted") / "matrix.lock"
     return {
         place: [
             text
-            for text in (VISIBLE * 2)[position % len(VISIBLE) :][:TRIED]
+            for text in (VISIBLE * 2)[position % len(VISIBLE) :][: request.param]
             if not refusal(with_text(data, place, text), path)
         ]
         for position, place in enumerate(places(data))
     }
 
 
+@pytest.mark.parametrize("accepted", [2, pytest.param(9, marks=pytest.mark.slow)], indirect=True)
 def test_names_versions_and_urls_of_a_lock_have_only_their_characters(
     data: dict[str, Any], accepted: dict[Place, list[str]]
 ) -> None:
@@ -127,16 +134,19 @@ def test_names_versions_and_urls_of_a_lock_have_only_their_characters(
 
 # The files that are written from a lock.
 
-TRIED = 9
-ROUNDS = 5
-"""Each place gets another text in each round."""
+ROUNDS = [
+    pytest.param(2, range(1), id="first"),
+    pytest.param(9, range(1, 5), id="others", marks=pytest.mark.slow),
+]
+"""How many texts are tried for each place, which gets another one in each round."""
 DECISIVE = {"requirements", "constraints", "overrides", "installed"}
 """Keys whose values are what is installed."""
 
 
+@pytest.mark.parametrize(("accepted", "rounds"), ROUNDS, indirect=["accepted"])
 @pytest.mark.parametrize("consumer", CONSUMERS)
 def test_texts_of_a_lock_stay_data_in_the_files_of_consumers(
-    accepted: dict[Place, list[str]], consumer: str, tmp_path: Path
+    accepted: dict[Place, list[str]], consumer: str, rounds: Iterable[int], tmp_path: Path
 ) -> None:
     """Write texts into all fields that accept them: no program runs them, and the files mean the same."""
     (tmp_path / "plain").mkdir()
@@ -145,7 +155,7 @@ def test_texts_of_a_lock_stay_data_in_the_files_of_consumers(
     expected = [read_back(file, tmp_path / "plain") for file in files]
     data = data_of(lock)
     known = {*places(data)}
-    for number in range(ROUNDS):
+    for number in rounds:
         folder = tmp_path / str(number)
         folder.mkdir()
         changed = data
@@ -227,19 +237,17 @@ def test_hostile_state_of_a_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_texts_of_a_pylock_are_refused_or_stay_data(tmp_path: Path) -> None:
-    path = tmp_path / "pylock.toml"
-    path.write_text(tomli_w.dumps(PYLOCK))
-    names = [item.name for item in read(path).items]
+    path = str(tmp_path / "pylock.toml")
+    names = [item.name for item in read_described(tomli_w.dumps(PYLOCK), path).items]
     for place in places(PYLOCK):
         for text in INVISIBLE:
-            path.write_text(tomli_w.dumps(with_text(PYLOCK, place, text)))
             with pytest.raises(UsageError) as caught:
-                read(path)
-            assert str(path) in caught.value.message
+                read_described(tomli_w.dumps(with_text(PYLOCK, place, text)), path)
+            assert path in caught.value.message
         for text in VISIBLE:
-            path.write_text(tomli_w.dumps(with_text(PYLOCK, place, text)))
+            changed = tomli_w.dumps(with_text(PYLOCK, place, text))
             try:
-                parsed = [parse_requirement(item.text) for item in read(path).items]
+                parsed = [parse_requirement(item.text) for item in read_described(changed, path).items]
             except UsageError:
                 continue
             assert [requirement.name for requirement in parsed] == names
@@ -280,7 +288,10 @@ class _Elements(HTMLParser):
 
 
 @pytest.mark.usefixtures("libraries")
-def test_texts_of_a_lock_are_texts_in_a_report(accepted: dict[Place, list[str]], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("accepted", "rounds"), ROUNDS, indirect=["accepted"])
+def test_texts_of_a_lock_are_texts_in_a_report(
+    accepted: dict[Place, list[str]], rounds: Iterable[int], tmp_path: Path
+) -> None:
     lock = everything(keeps_torch=False)
     target = replace(lock.target, base_image=None)
     request = replace(lock.request, target=target, site_file="", catalogs=(), preinstalled=None)
@@ -294,7 +305,7 @@ def test_texts_of_a_lock_are_texts_in_a_report(accepted: dict[Place, list[str]],
         return parser.found
 
     usual = elements(data)
-    for number in range(ROUNDS):
+    for number in rounds:
         changed = data
         for position, (place, choices) in enumerate(accepted.items()):
             if choices and {*place} & {"notes", "warnings", "left_open", "variant", "package"}:

@@ -95,7 +95,7 @@ def test_releases_have_sources_and_rows_have_releases(catalog: Catalog) -> None:
     assert [
         release
         for release in releases
-        if not (release.wheel or release.pypi)
+        if not release.is_published
         and not any(recipe_for(catalog, release, backend) for backend in release.backend)
     ] == []
     rows: list[Requires | Recipe] = [*catalog.requires, *catalog.recipe]

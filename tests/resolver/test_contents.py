@@ -15,7 +15,7 @@ from resolver.answers.rejected import rejected_in_open_world
 from resolver.answers.resolve import resolve, solve
 from resolver.errors import EnvironmentLacksError, InternalError, SourceError
 from resolver.facts.catalog import Catalog, load
-from resolver.indexes import Content, ExcludedFile, File, Judgement, Metadata, judged
+from resolver.indexes import Content, ExcludedFile, File, Judgement, Metadata, SourceClass, judged
 from resolver.lock import dumps, read_lock
 from resolver.model import Conflict, Resolution
 from resolver.versions import satisfies
@@ -521,6 +521,40 @@ def test_lock_keeps_states_and_exclusions(catalog: Catalog, tmp_path: Path) -> N
         ("c", None),
         ("d", Judgement("not-judged", "there is no wheel, and the source was not read")),
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend", "expected"),
+    [
+        ("pure", "rocm", "1 pure"),
+        ("torch", "rocm", "1 not-judged"),
+        ("cuda", "rocm", "refused"),
+        ("placeholder", "rocm", "refused"),
+        ("pure", "cpu", "1 pure"),
+        ("cuda", "cpu", "1 pure"),
+        ("placeholder", "cpu", "refused"),
+    ],
+)
+def test_kind_of_a_source_is_in_the_lock(
+    catalog: Catalog, tmp_path: Path, kind: Any, backend: str, expected: str
+) -> None:
+    """A wheel has none, and for the CPU only placeholders are refused."""
+    source = SourceClass(kind, "setup.py:1")
+    content = Content("", source=source)
+    if kind != "pure":
+        content = replace(content, unread="x" if kind == "torch" else "", evidence="setup.py:1")
+    if kind == "placeholder":
+        content = replace(content, broken="setup.py only raises")
+    if kind == "cuda":
+        content = replace(content, cuda="required")
+    projects = {"a": {"1": replace(SDIST, source=content)}, "b": releases(PLAIN)}
+    target: dict[str, Any] = {} if backend == "rocm" else {"gfx": [], "driver": None}
+    resolution = found(catalog, projects, "a b", backend=backend, **target)
+    assert state(resolution) == expected
+    if resolution:
+        path = tmp_path / "matrix.lock"
+        path.write_text(dumps(resolution), encoding="utf-8")
+        assert [pick.source for pick in read_lock(path).distributions] == [source, None]
 
 
 def test_same_wheels_give_the_same_lock(catalog: Catalog) -> None:

@@ -537,6 +537,7 @@ def count(projects: Projects, *requirements: str) -> tuple[dict[str, str], int]:
     return chosen(indexes, *requirements), len(indexes.read)
 
 
+@pytest.mark.slow
 def test_many_requirements_are_read_once() -> None:
     names = [f"p{number}" for number in range(2000)]
     picks, read = count(dict.fromkeys(names, PAIR), *names)

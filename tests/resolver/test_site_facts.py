@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from resolver.answers.resolve import resolve
 from resolver.compiling import compile_problem
 from resolver.compiling.problem_builder import is_advised
-from resolver.facts.catalog import Catalog, load
+from resolver.facts.catalog import Catalog, load, within
+from resolver.facts.driver import drivers_of_modules
 from resolver.model import Conflict, Prefer, Resolution
 from resolver.versions import minor, sort_key
 from tests.resolver.solve_helpers import ask
@@ -56,9 +59,16 @@ def test_unknown_driver_prefers_recorded_then_older_rocm(site: str, catalog: Cat
     assert recorded
     assert order[: len(recorded)] == recorded
     newest = max(recorded, key=sort_key)
-    older = [version for version in order if sort_key(version) < sort_key(recorded[-1])]
-    newer = [version for version in order if sort_key(version) > sort_key(newest)]
-    assert order == [*recorded, *sorted(older, key=sort_key, reverse=True), *sorted(newer, key=sort_key)]
+    drivers = [catalog.driver[name] for name in drivers_of_modules(catalog, advice.modules)]
+    assert drivers
+    safe = [
+        version
+        for version in order
+        if sort_key(version) < sort_key(recorded[-1])
+        or (version not in recorded and all(minor(version) in driver.supports for driver in drivers))
+    ]
+    newer = [version for version in order if sort_key(version) > sort_key(newest) and version not in safe]
+    assert order == [*recorded, *sorted(safe, key=sort_key, reverse=True), *sorted(newer, key=sort_key)]
     answer = resolve(catalog, ask(catalog, "torch", site=site, day=TODAY))
     assert isinstance(answer, Resolution)
     assert is_advised(advice, answer.version_of("rocm"))
@@ -271,3 +281,70 @@ def test_conflict_at_site_without_base_images_names_a_public_one(catalog: Catalo
         assert isinstance(followed, Resolution)
         recorded = [row for row in catalog.site_advice.values() if row.site == site.name and row.on == "rocm"]
         assert not recorded or is_advised(recorded[0], catalog.image[image].rocm)
+
+
+# The driver that a site's modules of ROCm leave.
+
+MODULES_OF_LUMI = {
+    "2023-05-09": ("5.2",),  # CuPy-12.2.0-cpeGNU-22.09-rocm-5.2.3.eb
+    "2023-10-25": ("5.2", "5.4"),  # csc-training/summerschool application-performance/demos/tau: rocm/5.4.6
+    "2024-09-01": ("6.0",),  # CuPy-13.2.0-cpeGNU-24.03-rocm.eb with CuPy-13.2.0_rocm-6.patch
+    "2025-05-06": ("6.0", "6.2"),  # CuPy-13.2.0-cpeGNU-24.03-rocm6.2.2.eb
+    "2025-08-05": ("6.0", "6.2", "6.3"),  # CuPy-13.5.1-cpeGNU-25.03-rocm.eb
+    "2026-01-01": ("6.3",),
+    "2026-09-29": ("6.3", "6.4"),
+}
+"""The ROCm lines that LUMI had as modules, from public recipes, by the first day."""
+
+
+def _day(text: str) -> date:
+    return date.fromisoformat(text)
+
+
+def test_the_drivers_of_lumi_and_frontier_are_among_those_that_their_modules_leave(catalog: Catalog) -> None:
+    """Both sites' drivers are known, so they show whether the inference holds."""
+    days = [_day(text) for text in MODULES_OF_LUMI]
+    for window in catalog.windows_of("lumi-g"):
+        for day in (window.since, *(day for day in days if within(window, day))):
+            modules = [lines for text, lines in MODULES_OF_LUMI.items() if _day(text) <= day][-1]
+            assert window.driver in drivers_of_modules(catalog, modules), (day, modules)
+    for window in catalog.windows_of("frontier"):
+        # the note has the ROCm that the user guide lists for the day
+        line = re.search(r"ROCm (\d+\.\d+)\.\d+", window.note)
+        assert line
+        assert window.driver in drivers_of_modules(catalog, [line[1]])
+    assert drivers_of_modules(catalog, []) == []
+    assert drivers_of_modules(catalog, ["5.2", "10.0"]) == []
+
+
+@pytest.mark.parametrize(
+    ("site", "rocm", "said"),
+    [
+        (
+            "tuolumne",
+            "7.2",
+            "leave drivers 6.4 to 30.30 (inferred from AMD's table). Of these, AMD lists ROCm 7.2 for all.",
+        ),
+        ("tuolumne", "10.0", "AMD lists ROCm 10.0 for 30.10, 30.20 and 30.30."),
+        ("dardel", "5.7", "AMD lists ROCm 5.7 for none."),
+        ("beverin", "7.2", "The kernel driver of this target is not known"),
+    ],
+)
+def test_an_answer_names_the_drivers_that_the_modules_leave(
+    catalog: Catalog, site: str, rocm: str, said: str
+) -> None:
+    answer = resolve(catalog, ask(catalog, f"rocm=={rocm}.*", site=site, day=TODAY))
+    assert isinstance(answer, Resolution), answer
+    assert said in " ".join(answer.warnings)
+
+
+@pytest.mark.parametrize(
+    ("day", "is_old"), [("2026-11-22", True), ("2026-06-01", False), ("2024-01-01", False)]
+)
+def test_an_answer_from_old_site_rows_says_so(catalog: Catalog, day: str, is_old: bool) -> None:
+    answer = resolve(catalog, ask(catalog, "python", site="adastra", day=day))
+    assert isinstance(answer, Resolution)
+    assert any("What is known of adastra is of 2026-04-01" in text for text in answer.warnings) == is_old
+    for site in catalog.site.values():
+        if site.backend == "rocm" and site.name != "beverin":
+            assert site.seen, site.name

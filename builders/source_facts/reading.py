@@ -1,6 +1,6 @@
 """Read facts about a build from its source tree, without executing any of its code.
 
-The build scripts are read as syntax trees (`builders.sources.build_script`), CMake files as text.
+The build scripts are read as syntax trees (`builders.source_facts.build_script`), CMake files as text.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from glob import iglob
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 from packaging.metadata import parse_email
 
 from builders.pyproject import FILE, PyProject, read_pyproject
-from builders.sources.build_script import BuildScript, BuildVariable, Extension, read_script
+from builders.source_facts.build_script import BuildScript, BuildVariable, Extension, read_script
+from builders.source_facts.facts import CMake, SourceFacts
+from builders.source_facts.kind import classify
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name, required_name
 from resolver.versions import is_version, specifier_or_none
@@ -58,7 +60,7 @@ _CMAKE_OPTION = re.compile(r"^\s*option\s*\(\s*(\w+)\s+\"[^\"]*\"\s*(\w*)", re.M
 _CMAKE_MINIMUM = re.compile(r"cmake_minimum_required\s*\(\s*VERSION\s+(\d+)\.(\d+)", re.IGNORECASE)
 _CMAKE_PROJECT = re.compile(r"^\s*project\s*\(([^)]*)\)", re.MULTILINE | re.IGNORECASE)
 _CMAKE_LANGUAGE = re.compile(r"enable_language\s*\(\s*(\w+)", re.IGNORECASE)
-_CMAKE_TORCH = re.compile(r"^\s*find_package\s*\(\s*Torch\b", re.MULTILINE)
+_CMAKE_TORCH = re.compile(r"^\s*find_package\s*\(\s*(?:Py)?Torch\b", re.MULTILINE | re.IGNORECASE)
 _CMAKE_DOWNLOAD = re.compile(r"FetchContent_|ExternalProject_Add|file\s*\(\s*DOWNLOAD", re.IGNORECASE)
 _COMPUTES_VERSION = {"version", "others", "use_scm_version", "pbr", "setuptools_scm"}
 """Arguments of ``setup()`` and tables of ``pyproject.toml`` that compute the version."""
@@ -73,76 +75,6 @@ _COMMENT = re.compile(r"#.*")
 _MENTIONS_HIP = re.compile(rb"USE_ROCM|__HIP|version\.hip|IS_HIP_EXTENSION|hip/hip_|hip_runtime|\bhipcc\b")
 _SUBMODULE = re.compile(r"^\s*path\s*=\s*(\S+)\s*$", re.MULTILINE)
 _VERSION_LINE = re.compile(r"^__version__\s*(?::\s*\w+\s*)?=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
-
-
-class CMake(msgspec.Struct, frozen=True):
-    """Facts in the project's own CMake files."""
-
-    files: tuple[str, ...] = ()
-    languages: tuple[str, ...] = ()
-    """The languages in ``project()``, which every build enables."""
-    optional_languages: tuple[str, ...] = ()
-    """The languages in ``enable_language()``."""
-    minimum: tuple[int, int] | None = None
-    uses_torch: bool = False
-    downloads: bool = False
-
-
-class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts in a source tree about its build. JSON output is this struct, encoded."""
-
-    name: str
-    """Empty if it is computed. This is also true of `version`."""
-    version: str
-    summary: str
-    import_name: str
-    """The import package; empty if it could not be determined."""
-    requires_python: str
-    requires: tuple[str, ...]
-    """Run requirements that are stated literally."""
-    backend: str
-    read: tuple[str, ...]
-    """The build scripts that were read."""
-    torch: tuple[str, ...]
-    """The places where the build imports torch."""
-    declared: tuple[str, ...]
-    undeclared: tuple[str, ...]
-    optional: tuple[str, ...]
-    """Modules that the build uses if they are installed."""
-    extensions: tuple[Extension, ...]
-    cmake: CMake
-    architectures: tuple[BuildVariable, ...]
-    flags: tuple[BuildVariable, ...]
-    """The other environment variables that the build reads."""
-    sets: tuple[str, ...]
-    """Environment variables that the build sets itself."""
-    files: dict[str, int]
-    """Number of files by suffix of kernels and host code."""
-    missing: tuple[str, ...]
-    """Source files of extensions that are not in the source."""
-    submodules: dict[str, bool]
-    """Git submodules, and whether their files are present."""
-    mentions_hip: bool
-    native_cpu: bool
-    """Whether the build scripts mention ``-march=native``."""
-    cxx_standards: tuple[str, ...]
-    """The C++ standards that the build sets, such as ``17``."""
-    compiles: bool
-    """Whether the build compiles something, as far as is known."""
-    undetermined: tuple[str, ...]
-
-    @property
-    def builds_with_torch(self) -> bool:
-        """Whether the build needs torch."""
-        return bool(self.torch) or self.cmake.uses_torch
-
-    @property
-    def without_cpu_path(self) -> str:
-        """The reason why the build needs a GPU compiler; empty if it can compile without one."""
-        if self.extensions and all(extension.uses_gpu_compiler for extension in self.extensions):
-            return f"all its extensions are {self.extensions[0].kind}"
-        needed = {"CUDA", "HIP"} & set(self.cmake.languages)
-        return f"its CMake project requires {' and '.join(sorted(needed))}" if needed else ""
 
 
 def learn_source(top: Path) -> SourceFacts:
@@ -164,7 +96,7 @@ def learn_source(top: Path) -> SourceFacts:
     name, version = _name_and_version(top, document, scripts)
     undetermined = [reason for script in scripts for reason in script.undetermined]
     undetermined += _undetermined(document, scripts, extensions, cmake, files)
-    return SourceFacts(
+    facts = SourceFacts(
         name=name,
         version=version,
         summary=_summary(top, document, scripts),
@@ -196,8 +128,11 @@ def learn_source(top: Path) -> SourceFacts:
         native_cpu="-march=native" in build,
         cxx_standards=tuple(sorted({a or b for a, b in _CXX_STANDARD.findall(build)})),
         compiles=_compiles(document, scripts, cmake),
+        downloads=tuple(where for script in scripts for where in script.downloads),
+        gates=tuple(where for script in scripts for where in script.gates),
         undetermined=tuple(dict.fromkeys(undetermined)),
     )
+    return replace(facts, source=classify(top, facts, [*_own_files(top, sys.maxsize)]))
 
 
 def has_extensions(top: Path) -> bool:
@@ -481,9 +416,9 @@ def _all_files(top: Path) -> Iterator[Path]:
         yield from (path for path in paths if path.is_file() and not path.is_symlink())
 
 
-def _own_files(top: Path) -> Iterator[Path]:
+def _own_files(top: Path, largest: int = _LARGEST) -> Iterator[Path]:
     for path in _all_files(top):
-        if not _NOT_OWN.intersection(path.relative_to(top).parts) and path.stat().st_size <= _LARGEST:
+        if not _NOT_OWN.intersection(path.relative_to(top).parts) and path.stat().st_size <= largest:
             yield path
 
 

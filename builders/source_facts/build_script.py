@@ -24,6 +24,13 @@ _SAME_PATH = {"abspath", "realpath", "resolve", "absolute", "fspath", "str", "Pa
 _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception"}
 _CALLS = {"call", "check_call", "check_output", "Popen", "run", "system", "which"}
 """Functions that start a program, or look for one."""
+_DOWNLOADS = {"urlopen", "urlretrieve", "requests.get"}
+_DOWNLOADERS = re.compile(r"wget |curl |git clone ")
+"""Commands that use the network."""
+_WITHOUT_CUDA = re.compile(
+    r"(?:not )?(?:torch\.version\.cuda|(?:torch\.utils\.)?(?:cpp_extension\.)?CUDA_HOME)(?P<none> is None)?"
+)
+"""Conditions on torch that are true for ROCm: torch sets CUDA_HOME to None there."""
 _ENVIRONMENT_METHOD = re.compile(r"(os\.)?environ\.(get|pop|setdefault)")
 _SOURCE_FILE = re.compile(r"\.(c|cc|cpp|cxx|cu|hip|pyx)$")
 
@@ -39,6 +46,8 @@ class Extension(msgspec.Struct, frozen=True):
     """File and line."""
     sources: tuple[str, ...] = ()
     """The source files that the script names literally."""
+    certain: bool = False
+    """Whether every build compiles it: no condition and no function call decides."""
 
     @property
     def uses_gpu_compiler(self) -> bool:
@@ -87,6 +96,10 @@ class BuildScript(msgspec.Struct):
     """Arguments of ``setup()`` that are not literal."""
     version: str = ""
     """The value of ``__version__``."""
+    downloads: list[str] = []
+    """Places that use the network in every build, unless they are in a function that is not called."""
+    gates: list[str] = []
+    """Places that end every build with a torch that is not for CUDA."""
     undetermined: list[str] = []
 
 
@@ -95,7 +108,7 @@ def read_script(text: str, file: str) -> BuildScript:
     script = BuildScript(file)
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         script.undetermined.append(f"{file} is not valid for Python 3.{sys.version_info.minor}: {reason}")
         return script
@@ -118,6 +131,8 @@ class _Reader(ast.NodeVisitor):
         self._definitions: list[str] = []
         self._optional = False
         self._conditional = False
+        self._caught = False
+        self._in_setup = False
 
     def _where(self, node: ast.expr | ast.stmt) -> str:
         return f"{self.script.file}:{node.lineno}"
@@ -141,19 +156,35 @@ class _Reader(ast.NodeVisitor):
         )
 
     def visit_Try(self, node: ast.Try) -> None:
-        before = self._optional
+        before = self._optional, self._caught
         self._optional |= any(map(_survives_import_error, node.handlers))
+        self._caught |= bool(node.handlers)
         self.generic_visit(node)
-        self._optional = before
+        self._optional, self._caught = before
 
     def visit_If(self, node: ast.If) -> None:
         before = self._conditional
         self.visit(node.test)
+        if any(map(_stops, node.body)):
+            self._add_gate(ast.unparse(node.test), node)
         self._conditional = True
         body = [] if ast.unparse(node.test).endswith("TYPE_CHECKING") else node.body
         for statement in [*body, *node.orelse]:
             self.visit(statement)
         self._conditional = before
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        test = ast.unparse(node.test)
+        if test.endswith(" is not None"):
+            self._add_gate(f"{test.removesuffix(' is not None')} is None", node)
+        self.generic_visit(node)
+
+    def _add_gate(self, test: str, node: ast.stmt) -> None:
+        """Add a place that stops if `test` is true, if it is true for ROCm and always reached."""
+        found = _WITHOUT_CUDA.fullmatch(test)
+        is_reached = not (self._conditional or self._caught or self._definitions)
+        if found and is_reached and test.startswith("not ") != bool(found["none"]):
+            self.script.gates.append(self._where(node))
 
     # Calls
 
@@ -176,6 +207,19 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         function = _last_name(node.func)
+        called = ast.unparse(node.func)
+        if function in _DOWNLOADS or called in _DOWNLOADS or (function in _CALLS and _downloads(node)):
+            self._add_download(node)
+        before, self._in_setup = self._in_setup, self._in_setup or function == "setup"
+        self._add_call(node, function)
+        self.generic_visit(node)
+        self._in_setup = before
+
+    def _add_download(self, node: ast.Call) -> None:
+        if not (self._conditional or self._caught):
+            self.script.downloads.append(self._where(node))
+
+    def _add_call(self, node: ast.Call, function: str) -> None:
         if function == "setup":
             self._add_setup(node)
         elif self._defines(function) and not any(map(_is_extension, self._definitions)):
@@ -193,7 +237,6 @@ class _Reader(ast.NodeVisitor):
             self.script.search_path += filter(None, [self._text(node.args[-1])] if node.args else [])
         elif function == "exec" and node.args:
             self.script.undetermined.append(f"{self._where(node)} executes a string, which was not read")
-        self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
         if ast.unparse(node.value) in {"os.environ", "environ"}:
@@ -251,12 +294,14 @@ class _Reader(ast.NodeVisitor):
             return
         name = self._name(argument)
         sources = keywords.get("sources") or (node.args[1] if len(node.args) > 1 else None)
+        is_reached = self._in_setup or not self._definitions
         self.script.extensions.append(
             Extension(
                 (name or "").replace("/", "."),
                 self._kind(function),
                 self._where(node),
                 tuple(dict.fromkeys(self._files(sources))) if sources else (),
+                is_reached and not (self._conditional or self._caught or "optional" in keywords),
             )
         )
 
@@ -453,12 +498,22 @@ def _survives_import_error(handler: ast.ExceptHandler) -> bool:
     types = caught.elts if isinstance(caught, ast.Tuple) else [caught] if caught else []
     if types and not any(_last_name(item) in _IMPORT_ERRORS for item in types):
         return False
-    stops = (
+    return not any(map(_stops, handler.body))
+
+
+def _stops(statement: ast.stmt) -> bool:
+    """Return whether a statement may end the script."""
+    return any(
         isinstance(item, ast.Raise) or (isinstance(item, ast.Call) and _last_name(item.func) == "exit")
-        for statement in handler.body
         for item in ast.walk(statement)
     )
-    return not any(stops)
+
+
+def _downloads(node: ast.Call) -> bool:
+    """Return whether a call starts a program that uses the network."""
+    words = (item.value for item in ast.walk(node) if isinstance(item, ast.Constant))
+    command = " ".join(word for word in words if isinstance(word, str))
+    return _DOWNLOADERS.match(f"{command} ") is not None
 
 
 def _is_extension(name: str) -> bool:

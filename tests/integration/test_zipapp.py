@@ -1,0 +1,84 @@
+"""The program as one file runs on a machine that has Python and nothing else of it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from builders.machine.host import own_program
+
+ROOT = Path(__file__).parents[2]
+PREAMBLE = "site-packages/bin/check.py"
+MOST = 30 * 2**20  # bytes
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the file that `nox -s zipapp` makes of a copy of the sources, in an environment with nox."""
+    root = tmp_path_factory.mktemp("zipapp")
+    names = (
+        "resolver",
+        "builders",
+        "matrix",
+        "pyproject.toml",
+        "noxfile.py",
+        "hatch_build.py",
+        "README.md",
+        "LICENSE",
+    )
+    for name in names:
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, root / name)
+    subprocess.run([sys.executable, "noxfile.py", "zipapp"], cwd=root, check=True)
+    return root / "dist" / "matrix.pyz"
+
+
+def run(program: Path, *words: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Run it with a home, system programs and no other environment."""
+    python = getattr(sys, "_base_executable", sys.executable)
+    return subprocess.run(
+        [python, "-I", str(program), *words],
+        cwd=home,
+        env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_runs_and_starts_its_own_processes(program: Path, tmp_path: Path) -> None:
+    assert program.stat().st_size <= MOST
+    shown = run(program, "--version", home=tmp_path)
+    assert (shown.returncode, shown.stdout.split()[0]) == (0, "matrix")
+    (tmp_path / "requirements.txt").write_text("torch==2.9.1\n")
+    judged = run(program, "check", "requirements.txt", "--site", "lumi-g", "--offline", home=tmp_path)
+    assert judged.returncode == 1
+    assert "[cuda-torch]" in judged.stdout
+    assert "Traceback" not in judged.stderr
+
+
+def test_another_python_is_refused(program: Path, tmp_path: Path) -> None:
+    """No second Python is needed: a copy of the file says that it is for one that does not exist."""
+    other = tmp_path / "other.pyz"
+    wanted = f"{sys.version_info[0]}, {sys.version_info[1]}".encode()
+    with ZipFile(program) as archive, ZipFile(other, "w") as copy:
+        for entry in archive.infolist():
+            content = archive.read(entry)
+            copy.writestr(
+                entry, content.replace(wanted, b"3, 999") if entry.filename == PREAMBLE else content
+            )
+    refused = run(other, "--version", home=tmp_path)
+    assert refused.returncode == 1
+    assert "Traceback" not in refused.stderr
+    assert "error: This matrix.pyz is for Python" in refused.stderr
+
+
+def test_jobs_start_the_same_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "matrix.pyz"), "check"])
+    assert own_program() == [sys.executable, str(tmp_path / "matrix.pyz")]
