@@ -91,7 +91,9 @@ def changes_of(
 def _replacing(request: Request, names: Collection[str]) -> Iterator[RequestChange]:
     """Yield changes that install another version over each of these distributions that is kept."""
     kept = request.preinstalled
-    for name in sorted({*names} & kept.installed.keys()) if kept else ():
+    if kept is None:
+        return
+    for name in sorted({*names} & kept.installed.keys()):
         others = {other: version for other, version in kept.installed.items() if other != name}
         replaced = replace(kept, installed=others, replaced=tuple(sorted({*kept.replaced, name})))
         text = f"with another {name} over that of the base image"
