@@ -36,6 +36,7 @@ _MOST_PREDICATES = 3
 
 _PLURALS = {
     "requires": "require",
+    "lacks": "lack",
     "has": "have",
     "is": "are",
     "was": "were",
