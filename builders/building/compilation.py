@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from builders.constants import NO_COMPILER_CACHE
 from builders.containers.runtime import Bind, View, output_in, run_in
 from builders.containers.sandbox import BUILD
+from builders.machine import host
 from builders.recipes import LAUNCHER, Program, launched
 from builders.storage.files import cache_root, make_directories, make_read_only, open_regular, sha256_of
 from resolver.errors import BuildError, EnvironmentLacksError, UsageError
@@ -187,6 +188,9 @@ def build_view(
         path.chmod(0o755)
     temporary = work / "tmp"
     temporary.mkdir()
+    tools = [work / "tools"] if runtime.image is None else []
+    for folder in tools:
+        host.link_tools(folder)
     base = environment.view
     env = {
         **base.env,
@@ -203,7 +207,9 @@ def build_view(
     return replace(
         base,
         env=env,
-        path=[seen(shims), *map(seen, base.path)],
+        path=[seen(shims), *map(seen, base.path), *map(seen, tools)],
+        whole_path=True,
+        hidden=[*base.hidden, *(host.cuda_toolkits() if tools else ())],
         cwd=seen(source),
         binds=[*base.binds, Bind(work, writable=True), *mounts],
     )
@@ -326,8 +332,8 @@ def use_compiler_cache(task: Task, recipe: AppliedRecipe, work: Path, program: P
 
     Raise `OSError` if the cache cannot be written.
     """
-    host = task.build_host
-    seen = seen_at(host.runtime, work, work)
+    build_host = task.build_host
+    seen = seen_at(build_host.runtime, work, work)
     if len(str(seen).split()) > 1:  # commands are split at spaces
         return recipe
     directory = cache_root() / _LAUNCHER / normalize_name(task.pick.name)
@@ -338,16 +344,16 @@ def use_compiler_cache(task: Task, recipe: AppliedRecipe, work: Path, program: P
         shutil.copy(program, copy)  # so that it is visible in every runtime
     launcher = seen / "shims" / _LAUNCHER
     clang = seen / "clang"
-    hipconfig = f"{host.rocm_path}/bin/hipconfig" if task.recipe.backend == "rocm" else ""
+    hipconfig = f"{build_host.rocm_path}/bin/hipconfig" if task.recipe.backend == "rocm" else ""
     command = ["/bin/sh", "-c", _PREPARE, "sh", str(seen / "ccache"), hipconfig, str(clang), str(launcher)]
     binds = [Bind(work, writable=True), *([Bind(work, writable=True, target=seen)] if seen != work else [])]
-    binds += [Bind(Path(host.rocm_path))] if task.pip_rocm else []
-    ccache = output_in(host.runtime, command, View(binds=binds, untrusted=True)).strip()
+    binds += [Bind(Path(build_host.rocm_path))] if task.pip_rocm else []
+    ccache = output_in(build_host.runtime, command, View(binds=binds, untrusted=True)).strip()
     if not ccache:
         return recipe
     shims = {
         compiler.name: launched(compiler)
-        for compiler in _compilers(host)
+        for compiler in _compilers(build_host)
         if compiler.name not in recipe.shims
     }
     shims[_LAUNCHER] = _SCRIPT.format(program=shlex.quote(ccache), error=_ERROR)
@@ -359,8 +365,8 @@ def use_compiler_cache(task: Task, recipe: AppliedRecipe, work: Path, program: P
         "CCACHE_STATSLOG": str(seen / _STATISTICS),
     }
     # ccache recognizes a compiler by its size and time (ccache(1)), which two images may have in common.
-    if host.runtime.image is not None:
-        environment["CCACHE_COMPILERCHECK"] = f"string:{host.runtime.image.sha256}"
+    if build_host.runtime.image is not None:
+        environment["CCACHE_COMPILERCHECK"] = f"string:{build_host.runtime.image.sha256}"
     if (work / "clang").is_dir():
         environment["HIP_CLANG_PATH"] = str(clang / "bin")
     return replace(
@@ -371,13 +377,13 @@ def use_compiler_cache(task: Task, recipe: AppliedRecipe, work: Path, program: P
     )
 
 
-def _compilers(host: BuildHost) -> Iterator[Program]:
-    if host.runtime.image is not None:
-        yield from host.compilers
+def _compilers(build_host: BuildHost) -> Iterator[Program]:
+    if build_host.runtime.image is not None:
+        yield from build_host.compilers
         return
     # Python compiles extensions with the compilers that it was compiled with; Debian's have long names.
-    own = [words[0] for words in map(shlex.split, host.python.linkers.values()) if words]
-    for name in dict.fromkeys((*_NAMES, *own, *filter(None, [host.variables.get("CXX", "")]))):
+    own = [words[0] for words in map(shlex.split, build_host.python.linkers.values()) if words]
+    for name in dict.fromkeys((*_NAMES, *own, *filter(None, [build_host.variables.get("CXX", "")]))):
         path = shutil.which(name)
         if path and "/" not in name:
             yield Program(name, "", path)

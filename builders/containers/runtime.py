@@ -25,7 +25,8 @@ from builders.storage.lease import TemporaryDirectory
 
 DEVICES = ("cat", "/proc/net/dev")
 _DEVICE_HEADINGS = 2  # lines of /proc/net/dev
-_NOT_FOR_STRANGERS = {"SHELL", "XDG_CACHE_HOME"}
+_NOT_FOR_STRANGERS = {"LC_ALL", "LOGNAME", "SHELL", "TERM", "TZ", "USER", "XDG_CACHE_HOME"}
+"""Variables of the caller. Without them, an untrusted program runs in the same environment for everybody."""
 _MAPPINGS = ("--map-current-user", "--map-root-user")  # util-linux before 2.35 knows only the second
 
 
@@ -58,6 +59,13 @@ class View(msgspec.Struct, frozen=True):
     container isolates every program."""
     hidden: Sequence[Path] = ()
     """Directories that an untrusted program does not see, besides those of users, agents and the cache."""
+    whole_path: bool = False
+    """Whether `path` is the whole PATH on the host; else the caller's follows. The files of its programs are
+    visible all the same."""
+
+    def hides(self, path: Path) -> bool:
+        """Return whether a path is in one of the directories that it hides itself."""
+        return any(path.is_relative_to(directory) for directory in self.hidden)
 
 
 class Runtime(Protocol):
@@ -108,15 +116,22 @@ class HostRuntime(msgspec.Struct, frozen=True):
             home = HOME if kind else private_home(scratch)
             own = {"HOME": str(home), "TMPDIR": str(home.parent)}
         env = clean_environment(own | dict(view.env), network=view.network)
-        env["PATH"] = os.pathsep.join([*map(str, view.path), env.get("PATH", os.defpath)])
+        own_path = [*map(str, view.path)]
+        callers = env.get("PATH", os.defpath).split(os.pathsep)
+        env["PATH"] = os.pathsep.join([*own_path, *([] if view.whole_path else callers)])
         if view.untrusted:
-            env = {name: value for name, value in env.items() if name not in _NOT_FOR_STRANGERS}
+            env = {
+                name: value
+                for name, value in env.items()
+                if name not in _NOT_FOR_STRANGERS or name in view.env
+            }
+            env["LANG"] = "C.UTF-8"
         if kind:
             where = layout(
                 scratch,
                 hidden=view.hidden,
                 binds=[(bind.path, bind.writable) for bind in view.binds if bind.target is None],
-                path=env["PATH"],
+                path=os.pathsep.join([*own_path, *(path for path in callers if not view.hides(Path(path)))]),
                 cwd=view.cwd,
                 mounts=[(bind.path, bind.target) for bind in view.binds if bind.target is not None],
             )

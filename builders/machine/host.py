@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from builders.findings import Finding
@@ -18,6 +19,19 @@ from resolver.versions import sort_key
 _GIB = 2**30
 _MIB = 2**20
 _LAUNCHERS = {"ccache", "sccache", "distcc"}
+
+_SYSTEM = ("/usr/bin", "/bin", "/usr/sbin", "/sbin")
+_TOOL = re.compile(
+    r"(?:\w+-)*(?:cc|c\+\+|gcc|g\+\+|clang|clang\+\+|gfortran|flang|cpp|ld|lld)(?:[-.].*)?|ar|as|nm|ranlib|strip|objcopy"
+    r"|g?make|cmake|ctest|ninja|meson|pkg-config|git|patch|patchelf|m4|bison|flex|swig|[ny]asm|rustc|cargo"
+    r"|ccache|sccache|mpi(?:cc|c\+\+|cxx|CC|fort|f77|f90|run|exec)"
+)
+"""The programs on the caller's PATH that a build may use, besides those of the system."""
+_NOT_FOR_BUILDS = re.compile(
+    r"nvcc.*|nvidia-.*|cuda.*|nsys|ncu|hipcc.*|hipconfig.*|rocm.*|amdgpu-arch|offload-arch"
+    r"|conda|(?:micro)?mamba|python[\d.]*|pip[\d.]*|pipx|uv"
+)
+"""Programs that make a build depend on the machine: GPU toolkits, and installations of Python."""
 
 _PROBE = (
     "import importlib.util as u, pathlib, sysconfig;"
@@ -122,6 +136,39 @@ def _output_of(command: list[str]) -> str:
     from builders.machine.process import output_of  # resolving only counts the cores
 
     return output_of(command)
+
+
+def cuda_toolkits() -> list[Path]:
+    """Return the usual directories of CUDA's toolkit on this machine, where torch looks for it."""
+    return [
+        path
+        for parent, name in (("/usr/local", "cuda*"), ("/opt", "cuda*"), ("/opt", "nvidia"))
+        for path in sorted(Path(parent).glob(name))
+    ]
+
+
+def link_tools(target: Path) -> None:
+    """Fill a directory, which is the PATH of a build on this machine, with links to the programs it may use.
+
+    These are all programs of the system and, from other directories on PATH, compilers and build tools. What
+    shows the build another GPU toolkit or another Python is left out: torch and many build scripts compile
+    for CUDA if they find ``nvcc``.
+    """
+    target.mkdir()
+    for folder in [*filter(os.path.isabs, os.get_exec_path()), *_SYSTEM]:
+        is_system = folder.rstrip("/") in _SYSTEM
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                is_wanted = is_system or _TOOL.fullmatch(entry.name)
+                if is_wanted and not _NOT_FOR_BUILDS.fullmatch(entry.name) and not _is_launcher(entry):
+                    with suppress(FileExistsError):
+                        (target / entry.name).symlink_to(entry.path)
+
+
+def _is_launcher(entry: os.DirEntry[str]) -> bool:
+    """Return whether a program is a link to a compiler cache, which looks for the compiler on PATH."""
+    real = Path(os.path.realpath(entry.path)).name if entry.is_symlink() else entry.name
+    return real in _LAUNCHERS and entry.name not in _LAUNCHERS
 
 
 def compiler() -> Path | None:

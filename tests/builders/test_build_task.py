@@ -245,6 +245,37 @@ def test_wheel_does_not_depend_on_build_directory(task_for: MakeTask, tmp_path: 
 
 
 @pytest.mark.integration
+def test_wheel_does_not_depend_on_the_machine(
+    task_for: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torchsort, whose script compiles for CUDA if it can start nvcc: here, it names what it finds."""
+    source = tmp_path / "sound"
+    shutil.copytree(PACKAGES / "sound", source)
+    with (source / "setup.py").open("a") as script:
+        script.write(
+            "\nimport os, shutil\n"
+            "names = ['nvcc', 'conda', 'nvidia-smi', 'python9', 'pip9', 'hipcc']\n"
+            "found = [name for name in names if shutil.which(name)]\n"
+            "found += [name for name in os.environ if name.startswith(('CUDA', 'CONDA', 'PIP', 'X_'))]\n"
+            "assert not found, found\n"
+            "assert shutil.which('gcc') and shutil.which('sed')\n"
+        )
+    task = task_for("sound", source=source)
+    wheel = build(task, Index(tmp_path / "plain"))
+    tools = tmp_path / "toolkit/bin"
+    tools.mkdir(parents=True)
+    for name in ("nvcc", "conda", "nvidia-smi", "python9", "pip9", "hipcc", "sed"):
+        (tools / name).write_text("#!/bin/sh\nexit 1\n")
+        (tools / name).chmod(0o755)
+    variables = {"CUDA_HOME": tools.parent, "CONDA_PREFIX": tools.parent, "PYTHONPATH": tools, "X_ANY": "1"}
+    variables |= {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "PIP_INDEX_URL": "x", "LC_ALL": "POSIX"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+    other = build(task, Index(tmp_path / "toolkits"))
+    assert wheel.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.integration
 def test_silently_skipped_extension_is_not_published(
     task_for: MakeTask, index: Index, contents: Contents
 ) -> None:

@@ -36,6 +36,43 @@ def program(path: Path, output: str, *, and_runs: bool = False) -> Path:
     return path
 
 
+TOOLS = ("gcc", "x86_64-conda-linux-gnu-cc", "g++-12", "cmake", "ninja", "mpicc")
+HIDDEN = ("nvcc", "nvcc.profile", "nvidia-smi", "conda", "mamba", "python3", "python3.12", "pip", "hipcc")
+
+
+@given(st.lists(st.sets(st.sampled_from([*TOOLS, *HIDDEN, "sed", "my-tool"])), max_size=4), st.booleans())
+def test_builds_see_only_compilers_and_tools(
+    tmp_path_factory: pytest.TempPathFactory, folders: list[set[str]], is_relative: bool
+) -> None:
+    """Whatever is on PATH: the first of each stated tool, and from directories of users nothing else."""
+    root = tmp_path_factory.mktemp("path")
+    for number, names in enumerate(folders):
+        (root / str(number)).mkdir()
+        for name in names:
+            program(root / str(number) / name, "1.0")
+    path = [*(str(root / str(number)) for number in range(len(folders))), *(["bin"] if is_relative else [])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", os.pathsep.join([*path, str(root / "missing")]))
+        host.link_tools(root / "tools")
+    seen = {link.name: link.readlink() for link in (root / "tools").iterdir()}
+    assert not {*HIDDEN} & {*seen}
+    assert "my-tool" not in seen
+    assert seen["sed"].parent in {Path("/usr/bin"), Path("/bin")}
+    for name in TOOLS:
+        offered = [root / str(number) / name for number, names in enumerate(folders) if name in names]
+        assert not offered or seen[name] == offered[0]
+
+
+def test_compiler_that_is_a_link_to_a_cache_is_not_a_tool(no_programs: Path, tmp_path: Path) -> None:
+    """Ccache searches PATH for the compiler, and there would be only itself."""
+    cache = program(no_programs / "ccache", "1.0")
+    (no_programs / "mpicc").symlink_to(cache)
+    host.link_tools(tmp_path / "tools")
+    links = {link.name: link.readlink() for link in (tmp_path / "tools").iterdir()}
+    assert links["ccache"] == cache
+    assert links.get("mpicc") != no_programs / "mpicc"
+
+
 @pytest.mark.parametrize(
     ("release", "fix"),
     [
