@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import msgspec
 
 from resolver.errors import UsageError, did_you_mean
-from resolver.facts.schema import PLATFORM, Backend, EdgeKind, Git, Patch, Sdist, Status
+from resolver.facts.schema import NETWORK_PLUGIN, PLATFORM, Backend, EdgeKind, Git, Patch, Sdist, Status
 from resolver.indexes import ExcludedFile, File, Judgement, SourceClass
 from resolver.texts import Digest, Gfx, Name, OpsText, SiteName, Url, VersionText
 
@@ -173,8 +173,6 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """glibc version. In a request, the machine's own version if the target is the machine."""
 
 
-NETWORK_PLUGIN = "rccl-net"
-"""The package with RCCL's network plugin, and the component of an answer if the base image has the plugin."""
 IMAGE = "image"
 """The value of `Preinstalled.source` for the content of the chosen base image."""
 

@@ -27,7 +27,6 @@ from builders.recipes import with_ops
 from builders.sources import patches_of
 from builders.wheels.labelling import alias_requirement
 from resolver.errors import EnvironmentLacksError, LockError
-from resolver.facts.catalog import recipe_for
 from resolver.facts.schema import Recipe, Torch
 from resolver.requirements import TRITON_NAMES
 from resolver.versions import minor
@@ -356,7 +355,7 @@ def recipe_of(pick: Distribution, resolution: Resolution, catalog: Catalog) -> R
             package=pick.name, backend=backend, compiles=False, status="documented", source="its name"
         )
     release = catalog.release.get((pick.name, pick.version, pick.variant))
-    recipe = recipe_for(catalog, release, resolution.target.backend) if release else None
+    recipe = catalog.recipe_for(release, resolution.target.backend) if release else None
     if recipe is None:
         msg = f"The lock builds {pick.name} {pick.version}, but the catalog has no recipe for it."
         raise LockError(msg, hint="If the lock was made with another --catalog, resolve again.")

@@ -48,7 +48,10 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 _SHOWN_VALUE = 48  # characters
 _DIGEST = re.compile(r"(?:[a-z0-9]+:)?[0-9a-f]{32,}")
 _SHOWN_DIGITS = 12
-State = Literal["up to date", "to build", "running", "interrupted", "built", "failed", "skipped"]
+State = Literal[
+    "up to date", "to build", "running", "interrupted", "built", "failed", "skipped", "identical", "different"
+]
+"""The last two are those of a wheel that was built again, compared with the published one."""
 
 
 class InputChange(msgspec.Struct, frozen=True):

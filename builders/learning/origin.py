@@ -20,10 +20,9 @@ from builders.sources import Downloads, fetch_sdist, pack_directory, unpack_sdis
 from builders.sources.source import sdist_path
 from builders.storage.files import sha256_of
 from builders.storage.lease import TemporaryDirectory
-from resolver.compiling.choices import is_prerelease
+from resolver.compiling.problem import is_prerelease
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts import schema
-from resolver.facts.catalog import recipe_for
 from resolver.facts.schema import Git, Sdist
 from resolver.requirements import parse_requirement, required_name
 from resolver.versions import is_version, specifier_or_none
@@ -106,9 +105,7 @@ def learn_origin(origin: Origin, catalog: Catalog, today: date) -> LearnedFacts:
     """
     facts = origin.facts
     release = catalog.release.get((facts.name, facts.version, ""))
-    recipes = [
-        recipe for backend in BACKENDS if release and (recipe := recipe_for(catalog, release, backend))
-    ]
+    recipes = [recipe for backend in BACKENDS if release and (recipe := catalog.recipe_for(release, backend))]
     kept = [
         row
         for row in origin.rows(components_of(catalog), today)

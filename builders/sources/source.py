@@ -22,7 +22,7 @@ from builders.network.urls import OFFLINE_HINT, configured_index, pip_configurat
 from builders.storage.files import TEMPORARY_PREFIX, cache_root, sha256_of
 from builders.storage.io_errors import explain_io_errors
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, SourceError
-from resolver.model import NETWORK_PLUGIN
+from resolver.facts.schema import NETWORK_PLUGIN
 from resolver.versions import shorten
 
 if TYPE_CHECKING:

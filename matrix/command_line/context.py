@@ -151,12 +151,10 @@ class Context:
 
 def built_recipes(lock: Resolution, catalog: Catalog) -> list[Recipe]:
     """Return the recipes of the distributions that a lock builds."""
-    from resolver.facts.catalog import recipe_for
-
     recipes = []
     for pick in lock.built():
         release = catalog.release.get((pick.name, pick.version, pick.variant))
-        recipe = recipe_for(catalog, release, lock.target.backend) if release else None
+        recipe = catalog.recipe_for(release, lock.target.backend) if release else None
         if recipe is not None:
             recipes.append(recipe)
     return recipes

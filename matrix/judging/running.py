@@ -23,8 +23,7 @@ from builders.index import Index
 from builders.machine.host import own_program
 from builders.probe.all_reduce import all_reduce, require_nodes
 from builders.probe.ask import EnvironmentReply, Probe, user_packages
-from builders.probe.contents import judge_contents
-from builders.probe.environment import judge_environment, judge_variables
+from builders.probe.environment import judge_contents, judge_environment, judge_variables
 from builders.probe.wheel import judge_wheel
 from builders.recipes import recipe_as_built
 from builders.scheduling.slurm import BatchJob, hours_of, job_script, partition_for, submit, wait_for

@@ -14,7 +14,7 @@ from matrix.maintaining import CatalogUpdate
 from matrix.maintaining.pypi import copied_requirements
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.facts import schema
-from resolver.facts.catalog import is_elsewhere, recipe_for
+from resolver.facts.catalog import is_elsewhere
 from resolver.versions import version_or_none
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _add_new(
             source=f"{git.url} tag {tag}",
             note=f"Submodules as of {newest.version}." if git.submodules else "",
         )
-        if not any(recipe_for(catalog, release, backend) for backend in release.backend):
+        if not any(catalog.recipe_for(release, backend) for backend in release.backend):
             update.remarks.append(
                 f"{newest.package} {version} has the tag {tag}, but the catalog has no recipe for it, "
                 "so it was skipped."

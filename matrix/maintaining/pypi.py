@@ -10,7 +10,7 @@ from matrix.maintaining import CatalogUpdate
 from matrix.maintaining.client import first_upload
 from resolver.errors import EnvironmentLacksError
 from resolver.facts import schema
-from resolver.facts.catalog import applies, is_elsewhere, recipe_for
+from resolver.facts.catalog import is_elsewhere
 from resolver.versions import version_or_none
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _add_release(
         status="documented",
         source=" ".join(filter(None, ("PyPI", kind, name, version))),
     )
-    if release.sdist and not any(recipe_for(catalog, release, backend) for backend in release.backend):
+    if release.sdist and not any(catalog.recipe_for(release, backend) for backend in release.backend):
         update.remarks.append(
             f"{name} {version} is on PyPI, but the catalog has no recipe for it, so it was skipped."
         )
@@ -167,9 +167,9 @@ def copied_requirements(catalog: Catalog, known: schema.Release, new: schema.Rel
             note=note,
         )
         for row in catalog.requires
-        if applies(row, known)
+        if row.applies_to(known)
         and not any(
-            applies(other, new) and (other.on, other.backend) == (row.on, row.backend)
+            other.applies_to(new) and (other.on, other.backend) == (row.on, row.backend)
             for other in catalog.requires
         )
     ]

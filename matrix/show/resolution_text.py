@@ -36,14 +36,13 @@ def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[s
     if not built:
         return {}
     from builders.machine.host import cores as all_cores
-    from resolver.facts.catalog import recipe_for
     from resolver.providers.inferred import with_releases_of
 
     catalog = with_releases_of(catalog, resolution)
     times = {}
     for pick in built:
         release = catalog.release.get((pick.name, pick.version, pick.variant))
-        recipe = recipe_for(catalog, release, resolution.target.backend) if release else None
+        recipe = catalog.recipe_for(release, resolution.target.backend) if release else None
         cores = all_cores() if recipe and recipe.core_hours else 1
         seconds, source = expected_time(recipe, _recorded(pick, index), cores)
         times[pick.name] = Resources(cores, 0, seconds, source=source)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from resolver.compiling.choices import Pick
+from resolver.compiling.problem import Pick
 from resolver.errors import EnvironmentLacksError, SourceError
-from resolver.facts.catalog import applies
 from resolver.indexes import InstalledFiles, judged
 from resolver.model import Fact, Notice
 from resolver.requirements import has_rocm_release
@@ -122,7 +121,7 @@ class Answer(Part):
             if name in picks:
                 is_about = self.is_about(row, picks[name])
             else:
-                is_about = row.on not in self.solution and (release is None or applies(row, release))
+                is_about = row.on not in self.solution and (release is None or row.applies_to(release))
             if is_about:
                 yield f"{name} requires {row.on}", [f"{row.on}{text}" for text in row.versions]
 

@@ -16,7 +16,7 @@ from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from resolver.answers.answer import Answer
-    from resolver.compiling.choices import Pick
+    from resolver.compiling.problem import Pick
     from resolver.facts.schema import Status
     from resolver.model import Request, Resolution
 

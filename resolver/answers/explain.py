@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from resolver.compiling.choices import ALWAYS, Link
 from resolver.compiling.clauses import OTHER_ARCHITECTURES
-from resolver.compiling.problem import ABSENT, Demand, Relation, RelationRow
+from resolver.compiling.problem import ABSENT, ALWAYS, Demand, Link, Relation, RelationRow
 from resolver.compiling.request import NEEDS_PYTHON
 from resolver.errors import TooLargeError
 from resolver.model import Conflict, CoreItem

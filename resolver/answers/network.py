@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from resolver.compiling.distributions import PYTORCH
 from resolver.compiling.known_bad import broken_combinations
-from resolver.model import NETWORK_PLUGIN, Distribution, Fact, Notice, Request, Resolution
+from resolver.facts.schema import NETWORK_PLUGIN
+from resolver.model import Distribution, Fact, Notice, Request, Resolution
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog

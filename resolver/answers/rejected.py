@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from resolver.answers.explain import core_items, explain_conflict
 from resolver.answers.resolve import solve
 from resolver.compiling import compile_problem
-from resolver.compiling.choices import is_prerelease
-from resolver.compiling.problem import Demand
+from resolver.compiling.problem import Demand, is_prerelease
 from resolver.model import CoreItem, Resolution, layer
 from resolver.requirements import parse_requirement
 from resolver.solving.session import Session

@@ -17,7 +17,7 @@ from resolver.compiling.preinstalled import content_notes, preinstalled_warnings
 from resolver.compiling.problem_builder import advice_for, is_advised, window_of
 from resolver.environment import Environment
 from resolver.errors import CycleError
-from resolver.facts.catalog import applies, within
+from resolver.facts.catalog import within
 from resolver.facts.driver import drivers_of_modules
 from resolver.facts.schema import PLATFORM
 from resolver.indexes import files_of
@@ -266,8 +266,8 @@ def _not_known(catalog: Catalog, target: Target, candidate: Candidate) -> Iterat
     kind = own.variant if own.variant in kinds else ""
     others = [row for row in releases if row.variant == kind and row.is_published == own.is_published]
     is_for_gpus = own.backend == ("rocm",) or (recipe is not None and "torch" in recipe.match_runtime)
-    known = {row.on for row in rows if applies(row, own)}
-    expected = {row.on for row in rows if not row.when_present for other in others if applies(row, other)}
+    known = {row.on for row in rows if row.applies_to(own)}
+    expected = {row.on for row in rows if not row.when_present for other in others if row.applies_to(other)}
     expected |= {"rocm"} if is_for_gpus and not known & {"rocm", "torch"} else set()
     for on, what in _EXPECTED.items():
         if on in expected - known:

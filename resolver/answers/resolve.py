@@ -18,8 +18,8 @@ from resolver.compiling.problem_builder import advice_for, is_advised, reachable
 from resolver.errors import MatrixError
 from resolver.facts.catalog import is_elsewhere
 from resolver.model import Notice, Resolution
+from resolver.providers.index import LabelledProvider
 from resolver.providers.inferred import InferredProvider
-from resolver.providers.labelled import LabelledProvider
 from resolver.reporter import SILENT
 from resolver.requirements import PAIRED_WITH_TORCH, parse_requirement
 from resolver.solving.session import Refuted, Session

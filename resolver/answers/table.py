@@ -24,7 +24,6 @@ from resolver.compiling import compile_problem, subproblem
 from resolver.compiling.known_bad import AVOIDED
 from resolver.compiling.problem import ABSENT, Demand, Problem, Relation, Variable, bits
 from resolver.errors import TooLargeError, UsageError
-from resolver.facts.catalog import recipe_for
 from resolver.facts.schema import PLATFORM
 from resolver.model import (
     Conflict,
@@ -255,7 +254,7 @@ def available_packages(catalog: Catalog, backend: Backend) -> list[str]:
 
     def is_available(name: str) -> bool:
         return any(
-            backend in release.backend and (release.is_published or recipe_for(catalog, release, backend))
+            backend in release.backend and (release.is_published or catalog.recipe_for(release, backend))
             for release in catalog.releases_of(name)
         )
 

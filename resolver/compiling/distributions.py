@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.choices import is_prerelease
 from resolver.compiling.clauses import (
     LIMITS,
     Clause,
@@ -29,10 +28,10 @@ from resolver.compiling.clauses import (
 )
 from resolver.compiling.known_bad import AVOIDED, exclude_together
 from resolver.compiling.platform import offered_images
-from resolver.compiling.problem import LazyText, Variable
+from resolver.compiling.problem import LazyText, Variable, is_prerelease
 from resolver.compiling.problem_builder import built_for_builds, exclude_later_releases
 from resolver.environment import Environment
-from resolver.facts.catalog import is_elsewhere, recipe_for
+from resolver.facts.catalog import is_elsewhere
 from resolver.model import UNLISTED, Candidate, Fact
 from resolver.requirements import (
     PAIRED_WITH_TORCH,
@@ -322,7 +321,7 @@ def _recipe(
 ) -> schema.Recipe | None:
     if backend == builder.target.backend:
         return candidate.recipe
-    return recipe_for(builder.catalog, release, backend)
+    return builder.catalog.recipe_for(release, backend)
 
 
 def _backend_fact(release: schema.Release, backends: Sequence[str], neighbour: str) -> Fact:

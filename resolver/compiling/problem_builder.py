@@ -21,7 +21,7 @@ from resolver.compiling.problem import (
     Variable,
 )
 from resolver.errors import UsageError, did_you_mean
-from resolver.facts.catalog import closed_names, recipe_for, within
+from resolver.facts.catalog import closed_names, within
 from resolver.model import IMAGE, Fact
 from resolver.providers.catalog import CatalogProvider
 from resolver.providers.installed import InstalledProvider, InstalledVersion, installed_names, source_of
@@ -276,7 +276,7 @@ def built_for_builds(catalog: Catalog, recipe: schema.Recipe) -> Iterator[Requir
         releases = [row for row in catalog.releases_of(name) if recipe.backend in row.backend]
         if any(row.is_published for row in releases):
             continue
-        if any(recipe_for(catalog, row, recipe.backend) for row in releases):
+        if any(catalog.recipe_for(row, recipe.backend) for row in releases):
             requirement = parse_requirement(text)
             if not requirement.marker:
                 yield requirement

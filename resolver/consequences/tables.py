@@ -24,7 +24,6 @@ from resolver.consequences.questions import (
     why_refused,
 )
 from resolver.facts import schema
-from resolver.facts.catalog import recipe_for
 from resolver.model import CoreItem, Requirement
 from resolver.requirements import PAIRED_WITH_TORCH, normalize_name
 from resolver.versions import join_words, sort_key
@@ -429,7 +428,7 @@ def recipe_changes(before: Side, after: Side) -> Iterator[Consequence]:
 def build_changes(before: Side, after: Side, release: Release, other: Release) -> tuple[CoreItem, ...]:
     """Return the differences in the source and the recipe of a release between two sides."""
     backend = after.request.target.backend
-    recipes = recipe_for(before.catalog, release, backend), recipe_for(after.catalog, other, backend)
+    recipes = before.catalog.recipe_for(release, backend), after.catalog.recipe_for(other, backend)
     rows: list[tuple[str, Release | Recipe | None, Release | Recipe | None]] = [
         ("source", release, other),
         ("recipe", *recipes),

@@ -139,6 +139,11 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
         """Return all recipes of a package, in the order of the files."""
         return self._recipes.get(package, [])
 
+    def recipe_for(self, release: schema.Release, backend: str) -> schema.Recipe | None:
+        """Return the recipe that builds a release for a backend; the last recipe if several match."""
+        recipes = reversed(self.recipes_of(release.package))
+        return next((row for row in recipes if row.backend == backend and row.applies_to(release)), None)
+
     def requires_of(self, package: str) -> list[schema.Requires]:
         """Return all requirements of a package, in the order of the files."""
         return self._requires.get(package, [])
@@ -169,24 +174,9 @@ def within(row: schema.Dated, day: date) -> bool:
     return (row.since is None or row.since <= day) and (row.until is None or day < row.until)
 
 
-def applies(row: schema.Requires | schema.Recipe, release: schema.Release) -> bool:
-    """Return whether a row applies to a release."""
-    return (
-        row.package == release.package
-        and (row.variant is None or row.variant == release.variant)
-        and (not row.releases or satisfies(release.version, row.releases))
-    )
-
-
 def is_elsewhere(release: schema.Release) -> bool:
     """Return whether a release consists of wheels that PyPI does not have."""
     return bool(release.wheels or release.index)
-
-
-def recipe_for(catalog: Catalog, release: schema.Release, backend: str) -> schema.Recipe | None:
-    """Return the recipe that builds a release for a backend; the last recipe if several match."""
-    recipes = catalog.recipes_of(release.package)
-    return next((row for row in reversed(recipes) if row.backend == backend and applies(row, release)), None)
 
 
 def _by_package(rows: Iterable[_OfPackage]) -> dict[str, list[_OfPackage]]:

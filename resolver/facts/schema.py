@@ -19,6 +19,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from resolver.texts import Digest, FileName, RelativePath, SiteName, Url
+from resolver.versions import satisfies
 
 SCHEMA = 1
 FOLDER = os.path.dirname(__file__)
@@ -27,6 +28,8 @@ PLATFORM = (
     "backend", "gfx", "kernel-driver", "rocm", "base-image", "glibc", "libstdcxx", "libfabric", "python",
 )  # fmt: skip
 """Names of the platform components."""
+NETWORK_PLUGIN = "rccl-net"
+"""The package with RCCL's network plugin, and the component of an answer if the base image has the plugin."""
 
 Status = Literal["documented", "observed", "inferred"]
 Backend = Literal["rocm", "cpu"]
@@ -444,14 +447,27 @@ class Wheel(Row, frozen=True, kw_only=True):
     identity = ("file",)
 
 
-class Requires(Row, frozen=True, kw_only=True):
-    """A requirement: (package, releases) requires (object, versions)."""
+class _OfReleases(Row, frozen=True, kw_only=True):
+    """The keys of every row about some releases of a package."""
 
     package: str
     releases: str = ""
     """Specifier of the package's own versions; empty means all."""
     variant: str | None = None
     """Only releases of this variant (empty text: only releases without a variant)."""
+
+    def applies_to(self, release: Release) -> bool:
+        """Return whether the row is about a release."""
+        return (
+            self.package == release.package
+            and (self.variant is None or self.variant == release.variant)
+            and (not self.releases or satisfies(release.version, self.releases))
+        )
+
+
+class Requires(_OfReleases, frozen=True, kw_only=True):
+    """A requirement: (package, releases) requires (object, versions)."""
+
     backend: Backend | None = None
     """Only for this backend."""
     on: str
@@ -495,15 +511,12 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Whether it has no GPU code, such as DeepSpeed's ``cpu_adam``."""
 
 
-class Recipe(Row, frozen=True, kw_only=True):
+class Recipe(_OfReleases, frozen=True, kw_only=True):
     """How some releases of a package are built for one backend.
 
     `environment`, `options` and `prepare` may contain placeholders: see `resolver.facts.placeholders`.
     """
 
-    package: str
-    releases: str = ""
-    variant: str | None = None
     backend: Backend
     declared: tuple[str, ...] = ()
     """Build requirements in the source's own pyproject.toml (PEP 518)."""
@@ -657,6 +670,8 @@ class Replaces(Row, frozen=True, kw_only=True):
     """Normalized name of the distribution; ``*`` stands for any text."""
     conda: bool = False
     """Whether it is a package of conda."""
+    image: bool = False
+    """Whether it is a container image, without its tag."""
     by: tuple[str, ...] = ()
     """Distributions that take its place."""
     effect: Literal["rocm", "cpu", "drop", "none"]

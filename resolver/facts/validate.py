@@ -16,10 +16,8 @@ from packaging.version import InvalidVersion, Version
 
 from resolver.errors import CatalogError, UsageError, did_you_mean
 from resolver.facts import schema
-from resolver.facts.catalog import applies, recipe_for
 from resolver.facts.placeholders import placeholder_error
-from resolver.facts.schema import PLATFORM
-from resolver.model import NETWORK_PLUGIN
+from resolver.facts.schema import NETWORK_PLUGIN, PLATFORM
 from resolver.versions import minor, parse_specifier, satisfies, shorten, sort_key
 
 if TYPE_CHECKING:
@@ -388,7 +386,7 @@ def _newest_torch_without_bound(catalog: Catalog, release: schema.Release) -> st
 
     It is empty if the release has an upper bound on torch or ROCm, or is not compiled against torch.
     """
-    recipe = recipe_for(catalog, release, "rocm")
+    recipe = catalog.recipe_for(release, "rocm")
     if release.is_published or recipe is None or "torch" not in recipe.match_runtime:
         return ""
     if release.package == NETWORK_PLUGIN:  # RCCL loads it; nothing in it depends on torch
@@ -396,7 +394,7 @@ def _newest_torch_without_bound(catalog: Catalog, release: schema.Release) -> st
     rows = [
         row
         for row in catalog.requires
-        if applies(row, release) and row.backend in {None, "rocm"} and not row.partial
+        if row.applies_to(release) and row.backend in {None, "rocm"} and not row.partial
     ]
     own = {row.on for row in rows if row.variant}
     rows = [row for row in rows if row.variant or row.on not in own]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resolver.facts.catalog import applies, recipe_for
 from resolver.model import Candidate, Fact
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class CatalogProvider:
         candidates = [
             candidate_of(
                 release,
-                recipe_for(catalog, release, self._backend),
+                catalog.recipe_for(release, self._backend),
                 inferred_from=catalog.inferred.get(release.key(), ""),
             )
             for release in catalog.releases_of(name)
@@ -42,7 +41,7 @@ class CatalogProvider:
         """Return the rows that apply to a release."""
         release = candidate.release
         rows = self._catalog.requires_of(candidate.name)
-        return [row for row in rows if release is not None and applies(row, release)]
+        return [row for row in rows if release is not None and row.applies_to(release)]
 
     def _is_built(self, candidate: Candidate) -> bool:
         release = candidate.release

@@ -1,4 +1,4 @@
-"""The provider of package indexes: the projects, files and metadata of anything that pip could install."""
+"""The providers of package indexes: anything that pip could install, and wheels of this program."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
-from resolver.indexes import InstalledFiles, files_of
+from resolver.facts import schema
+from resolver.indexes import InstalledFiles, files_of, uploaded_by
+from resolver.providers.catalog import candidate_of
 from resolver.providers.installed import installed_versions
-from resolver.requirements import is_rocm_package
+from resolver.requirements import PAIRED_WITH_TORCH, is_rocm_package
 from resolver.versions import built_for, shorten, sort_key, version_key
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from resolver.facts.catalog import Catalog
     from resolver.indexes import File, Metadata, PackageIndexes, ProjectRelease
     from resolver.model import Candidate, Request, Requirement
+    from resolver.versions import BuiltFor
 
 
 HIDDEN = "hidden-by-index"
@@ -194,3 +199,79 @@ def by_name(requirements: Iterable[Requirement]) -> dict[str, list[Requirement]]
     for requirement in requirements:
         named.setdefault(requirement.name, []).append(requirement)
     return named
+
+
+class LabelledProvider:
+    """Wheels that were built with this program and published on the user's indexes, as candidates.
+
+    Their local version label contains the ROCm, torch and GPU architectures that they were built for. They
+    are releases like any other that PyPI does not have, so a site that shares an index compiles each
+    extension once. What their labels say are their requirements.
+
+    A single index is not queried: it is usually PyPI, which rejects labels and may have other projects of the
+    same names.
+    """
+
+    def __init__(self, catalog: Catalog, request: Request, indexes: PackageIndexes) -> None:
+        self._catalog = catalog
+        self._target = request.target
+        self._indexes = indexes
+        self._labels: dict[tuple[str, str], tuple[BuiltFor, str]] = {}
+        """By name and version, the label and the index of each wheel."""
+
+    def candidates(self, name: str) -> Sequence[Candidate]:
+        """Return the labelled wheels of a package with a recipe that are built for the target."""
+        backend = self._target.backend
+        if name in {"torch", *PAIRED_WITH_TORCH} or not any(
+            self._catalog.recipe_for(row, backend) for row in self._catalog.releases_of(name)
+        ):
+            return []
+        found: dict[str, Candidate] = {}
+        urls = self._indexes.urls
+        for url in urls if len(urls) > 1 else ():
+            project = self._indexes.at(url).project(name)
+            for published in project.releases if project else ():
+                label = built_for(published.version)
+                if label is None or label.backend != backend or not {*self._target.gfx} <= {*label.gfx}:
+                    continue
+                if uploaded_by(published.files, self._target.date):
+                    release = _release(name, published, url, backend)
+                    found[release.version] = candidate_of(release, None)
+                    self._labels[name, release.version] = label, url
+        return list(found.values())
+
+    def requirements(self, candidate: Candidate) -> Sequence[schema.Requires]:
+        """Return what the label of a wheel says."""
+        label, url = self._labels[candidate.name, candidate.version]
+        return list(_requirements(candidate.name, candidate.version, label, url))
+
+
+def _release(name: str, published: ProjectRelease, index: str, backend: schema.Backend) -> schema.Release:
+    return schema.Release(
+        package=name,
+        version=published.version,
+        backend=(backend,),
+        index=index,
+        status="observed",
+        source=f"{index}/{name}/",
+    )
+
+
+def _requirements(name: str, version: str, label: BuiltFor, index: str) -> Iterator[schema.Requires]:
+    stated: dict[str, tuple[str, ...]] = {
+        "torch": (f"=={label.torch}",) if label.torch else (),
+        "rocm": (f"=={label.rocm}.*",) if label.rocm else (),
+        "gfx": label.gfx,
+    }
+    for on, versions in stated.items():
+        if not versions:
+            continue
+        yield schema.Requires(
+            package=name,
+            releases=f"=={version}",
+            on=on,
+            versions=versions,
+            status="observed",
+            source=f"{index}/{name}/",
+            note="From its local version label.",
+        )

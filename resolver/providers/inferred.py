@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from resolver.errors import NoVersionError
-from resolver.facts.catalog import closed_names, is_elsewhere, recipe_for
+from resolver.facts.catalog import closed_names, is_elsewhere
 from resolver.facts.schema import Sdist
 from resolver.indexes import uploaded_by
 from resolver.providers.catalog import candidate_of
@@ -70,7 +70,7 @@ class InferredProvider:
             if row.key() in wider.inferred and row.key() not in self._catalog.inferred
         )
         return [
-            candidate_of(row, recipe_for(wider, row, self._backend), inferred_from=wider.inferred[row.key()])
+            candidate_of(row, wider.recipe_for(row, self._backend), inferred_from=wider.inferred[row.key()])
             for row in rows
         ]
 
@@ -353,7 +353,7 @@ def _with_facts(
     recipes = [
         replace(recipe, releases=f"=={new.version}", status="inferred", note=_note(neighbour))
         for new, neighbour in pairs
-        if not mask & bit[new.version] and (recipe := recipe_for(catalog, neighbour, backend))
+        if not mask & bit[new.version] and (recipe := catalog.recipe_for(neighbour, backend))
     ]
     return replace(
         catalog,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.choices import Link
+from resolver.compiling.problem import Link
 from resolver.errors import SourceError
 from resolver.indexes import Content, Judgement, judged
 from resolver.model import EARLY_PYTHON, layer
@@ -29,7 +29,7 @@ from resolver.versions import join_words, satisfies, version_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from resolver.compiling.choices import Pick
+    from resolver.compiling.problem import Pick
     from resolver.environment import Environment
     from resolver.indexes import File
     from resolver.solving.projects import Projects
@@ -83,14 +83,6 @@ class ContentJudge:
     def content_of(self, file: File) -> Content | None:
         """Return what was read from a file of the answer; None if it was not read, or is not compiled."""
         return self._examined[file.url].content if file.url in self._examined else None
-
-    def excluded_as_newer(self, name: str) -> Iterator[tuple[str, int]]:
-        """Yield names of components with the values that a newer release excludes beside the chosen one."""
-        state = self._projects.states[name]
-        chosen = self._search.domains[state.nodes[""].number]
-        for releases, terms in state.as_newer:
-            if releases & chosen:
-                yield from ((self._world.session.names[number], mask) for number, mask in terms.items())
 
     def passed(self, pick: Pick, rocm: str) -> str:
         """Return a clause on the newest release that its content excluded; empty if older than the pick."""
@@ -271,7 +263,6 @@ class ContentJudge:
         if state.like_newer.bit_count() == _MOST_UNKNOWN:
             older = self._unread(one.choices) & ~(one.mask - 1)
         for terms, why in reasons:
-            state.as_newer.append((one.mask | older, terms))
             text = f"was not judged ({judgement.evidence}), and {newer} {why}"
             self._search.add({one.choices.number: one.mask, **terms}, _link(one, text))
             if older:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.choices import ALWAYS, Link, is_prerelease, names_prerelease
 from resolver.compiling.clauses import REQUEST, libstdcxx_by
 from resolver.compiling.known_bad import concerning
-from resolver.compiling.problem import ABSENT, bits
+from resolver.compiling.problem import ABSENT, ALWAYS, Link, bits, is_prerelease, names_prerelease
 from resolver.errors import TooLargeError
 from resolver.indexes import InstalledFiles, evidence_against
 from resolver.model import layer

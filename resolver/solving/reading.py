@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.choices import Link
 from resolver.compiling.clauses import REQUEST
 from resolver.compiling.names import (
     build_for_rocm,
@@ -18,10 +18,9 @@ from resolver.compiling.names import (
     reject_wrong_name,
     stub,
 )
-from resolver.compiling.problem import ABSENT, bits
+from resolver.compiling.problem import ABSENT, Link, bits, is_prerelease
 from resolver.errors import EnvironmentLacksError, NoVersionError, SourceError, UsageError
-from resolver.facts.catalog import applies
-from resolver.indexes import evidence_against
+from resolver.indexes import evidence_against, uploaded_by
 from resolver.model import Notice
 from resolver.requirements import (
     TRITON_NAMES,
@@ -31,19 +30,22 @@ from resolver.requirements import (
     parse_requirement,
     split_marker,
 )
-from resolver.solving.look_ahead import LookAhead
 from resolver.solving.rules import EVERYWHERE, without_file
 from resolver.solving.states import Decided
 from resolver.solving.world import Part, is_of_pip
 from resolver.versions import join_words, shorten
 
 if TYPE_CHECKING:
-    from resolver.indexes import File, Metadata
+    from datetime import date
+
+    from resolver.environment import Environment
+    from resolver.indexes import File, Metadata, PackageIndexes
     from resolver.model import Candidate, Requirement
     from resolver.solving.projects import Projects
     from resolver.solving.search import Assumption
     from resolver.solving.states import Choices, Terms
     from resolver.solving.world import World
+
 
 _SOME_READ = 3
 """Number of releases of a project that were read before more are read at once."""
@@ -334,7 +336,7 @@ class Requirements(Part):
         if candidate.release is not None:
             known = {*self.session.number, *self.world.bound}
             for row in self.world.rows_of(name):
-                if row.on not in known and applies(row, candidate.release):
+                if row.on not in known and row.applies_to(candidate.release):
                     self._projects.add_row(row, name, {number: mask}, candidate.version)
         files = self._files(candidate, number, mask)
         if not files or self._is_excluded(candidate, number, mask, files):
@@ -416,3 +418,68 @@ def override_hint(project: str, required: str) -> str:
     """Return a hint to resolve a project without a distribution that it requires."""
     override = f"{required}; sys_platform == 'never'"
     return f"If {project} works without {required}, write `{override}` into a file for --override."
+
+
+_MOST_RELEASES = 25
+"""Maximum number of releases to check for the release that will probably be chosen."""
+
+
+class LookAhead:
+    """Projects and metadata that a search is likely to need, fetched in the threads of the indexes.
+
+    The replies are only cached: the search requests them again. Only uploads until `day` count. `is_decided`
+    returns whether a requirement is decided without a project of its name.
+    """
+
+    def __init__(
+        self,
+        indexes: PackageIndexes,
+        day: date,
+        is_decided: Callable[[Requirement], bool],
+    ) -> None:
+        self._indexes = indexes
+        self._day = day
+        self._is_decided = is_decided
+        self._seen: set[tuple[str, tuple[str, ...]]] = set()
+        self._remote: set[str] = set()
+        """Projects that were not in the cache at the start."""
+
+    def start(self, requirements: Iterable[Requirement], environment: Environment) -> None:
+        """Start to fetch the projects that requirements are likely to need and that are not cached."""
+        for requirement in requirements:
+            name = requirement.name
+            key = (name, requirement.extras)
+            if key in self._seen or self._is_decided(requirement):
+                continue
+            self._seen.add(key)
+            if name in self._remote or not self._indexes.is_cached(name):
+                self._remote.add(name)
+                self._indexes.submit(partial(self._fetch, requirement, environment))
+
+    def read(self, releases: Iterable[Sequence[File]]) -> None:
+        """Start to read the metadata of releases, each given by its files."""
+        for files in releases:
+            self._indexes.submit(partial(self._indexes.metadata, files))
+
+    def _fetch(self, requirement: Requirement, environment: Environment) -> None:
+        """Fetch a project, the metadata of its likely release, and its requirements; runs in a thread."""
+        project = self._indexes.project(requirement.name)
+        if project is None:
+            return
+        allowed = requirement.specifier
+        for release in project.releases[:_MOST_RELEASES]:
+            if is_prerelease(release.version) or (allowed and not allowed.allows(release.version)):
+                continue
+            files = environment.installable(uploaded_by(release.files, self._day))
+            if not files:
+                continue
+            metadata = self._indexes.metadata(files)
+            split = map(split_marker, metadata.requires if metadata else ())
+            extras = ("", *requirement.extras)
+            following = (
+                parse_requirement(head)
+                for head, marker in split
+                if any(environment.applies(marker, extra) for extra in extras)
+            )
+            self.start(following, environment)
+            return

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from resolver.compiling.choices import is_prerelease
+from resolver.compiling.problem import is_prerelease
 from resolver.indexes import uploaded_by
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from resolver.compiling.choices import ALWAYS, Link
-from resolver.compiling.problem import ABSENT, Demand, Problem, Relation, bits
+from resolver.compiling.problem import ABSENT, ALWAYS, Demand, Link, Problem, Relation, bits
 from resolver.errors import TooLargeError
 from resolver.model import EARLY_PYTHON, Notice
 from resolver.solving.search import MOST_CONFLICTS, Incompatibility, Search, is_required

@@ -20,8 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from resolver.compiling.choices import Link
-from resolver.compiling.problem import ABSENT
+from resolver.compiling.problem import ABSENT, Link
 from resolver.model import EARLY_PYTHON, Notice, layer
 from resolver.providers.index import HIDDEN
 from resolver.solving.judging import ContentJudge

@@ -60,8 +60,6 @@ class ProjectState(msgspec.Struct, eq=False):
     newer one speaks against."""
     unknown: int = 0
     like_newer: int = 0
-    as_newer: list[tuple[int, Terms]] = []
-    """Releases that cannot be judged, with what a newer one excludes beside them."""
     judged_only: int = -1
     """The variable that decides whether only releases that were judged may be used; -1 if not needed."""
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.choices import Link, is_prerelease
-from resolver.compiling.problem import ABSENT
+from resolver.compiling.problem import ABSENT, Link, is_prerelease
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.facts.schema import FOLDER
 from resolver.indexes import uploaded_by

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from resolver.compiling import add_distributions
-from resolver.compiling.choices import ALWAYS
 from resolver.compiling.clauses import LIMITS
-from resolver.compiling.problem import ABSENT
+from resolver.compiling.problem import ABSENT, ALWAYS
 from resolver.facts.schema import PLATFORM
 from resolver.providers.index import IndexProvider, by_name
 from resolver.providers.installed import installed_versions

@@ -27,7 +27,7 @@ from builders.index import Index
 from builders.recipes import Program
 from builders.storage.lease import exclusive_lock
 from resolver.errors import EnvironmentLacksError, MatrixError
-from resolver.facts.catalog import load, recipe_for
+from resolver.facts.catalog import load
 from resolver.facts.schema import Recipe, Sdist
 from tests.support.locks import built_pick
 from tests.support.recorder import Recorder
@@ -162,7 +162,7 @@ def test_shim_at_fixed_path_must_run(tmp_path: Path, version: str, binds: bool, 
     """Without the shim, DeepSpeed 0.14.4 would be built for 32 lanes per wave, without a warning."""
     catalog = load()
     release = catalog.release["deepspeed", version, ""]
-    recipe = recipe_for(catalog, release, "rocm")
+    recipe = catalog.recipe_for(release, "rocm")
     assert recipe is not None
     application = apply_recipe(make_task(recipe, "gfx90a", version=version))
     runtime = Container(LocalImage("base", tmp_path, "0" * 64))

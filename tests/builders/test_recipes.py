@@ -18,7 +18,7 @@ from builders.recipes import (
     with_ops,
 )
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
-from resolver.facts.catalog import Catalog, load, recipe_for
+from resolver.facts.catalog import Catalog, load
 from resolver.facts.schema import Op, Recipe
 from tests.support.errors import has_id
 from tests.support.tasks import make_recipe, make_task
@@ -211,7 +211,7 @@ def test_missing_compiler_for_standard_is_an_error() -> None:
 
 def test_pure_wheel_is_noted(catalog: Catalog) -> None:
     release = catalog.release["flash-attn", "2.8.3", "triton"]
-    recipe = recipe_for(catalog, release, "rocm")
+    recipe = catalog.recipe_for(release, "rocm")
     assert recipe is not None
     made = apply(recipe, "gfx90a", version="2.8.3")
     assert made.environment["FLASH_ATTENTION_TRITON_AMD_ENABLE"] == "TRUE"
@@ -259,7 +259,7 @@ def test_unknown_or_unbuildable_op_is_rejected() -> None:
 def test_ops_without_gpu_code_alone_are_rejected(catalog: Catalog) -> None:
     """Otherwise they would be compiled for minutes, and then rejected because they have no GPU code."""
     release = catalog.release["deepspeed", "0.19.8", ""]
-    rocm, cpu = (recipe_for(catalog, release, backend) for backend in ("rocm", "cpu"))
+    rocm, cpu = (catalog.recipe_for(release, backend) for backend in ("rocm", "cpu"))
     assert rocm is not None
     assert cpu is not None
     with pytest.raises(UsageError, match="cpu_adam, dc") as caught:
@@ -271,7 +271,7 @@ def test_ops_without_gpu_code_alone_are_rejected(catalog: Catalog) -> None:
 
 def test_ops_of_deepspeed(catalog: Catalog) -> None:
     release = catalog.release["deepspeed", "0.19.8", ""]
-    shipped = recipe_for(catalog, release, "rocm")
+    shipped = catalog.recipe_for(release, "rocm")
     assert shipped is not None
     chosen = with_ops(shipped, ["fused_adam"], "0.19.8")
     built = {name for name, value in chosen.environment.items() if name.startswith("DS_BUILD_")}
@@ -297,7 +297,7 @@ def apex(folder: Path, *, style: str) -> Path:
 
 
 def apex_recipe(catalog: Catalog, version: str, variant: str = "") -> Recipe:
-    recipe = recipe_for(catalog, catalog.release["apex", version, variant], "rocm")
+    recipe = catalog.recipe_for(catalog.release["apex", version, variant], "rocm")
     assert recipe is not None
     return recipe
 
@@ -359,7 +359,7 @@ def shipped(backend: str) -> list[tuple[Recipe, str]]:
     """Return every recipe that builds a release of the shipped catalog, with such a release."""
     recipes: dict[int, tuple[Recipe, str]] = {}
     for release in CATALOG.release.values():
-        recipe = recipe_for(CATALOG, release, backend)
+        recipe = CATALOG.recipe_for(release, backend)
         if recipe is not None and backend in release.backend:
             recipes[id(recipe)] = (recipe, release.version)
     return list(recipes.values())
@@ -424,7 +424,7 @@ def test_recipe_promises_ops_that_it_builds(recipe: Recipe) -> None:
 def test_deepspeed_recipe_sets_accelerator(
     catalog: Catalog, version: str, accelerator: str | None, wave: bool
 ) -> None:
-    recipe = recipe_for(catalog, catalog.release["deepspeed", version, ""], "rocm")
+    recipe = catalog.recipe_for(catalog.release["deepspeed", version, ""], "rocm")
     assert recipe is not None
     assert recipe.environment.get("DS_ACCELERATOR") == accelerator
     assert recipe.one_wave_size is wave
@@ -432,7 +432,7 @@ def test_deepspeed_recipe_sets_accelerator(
 
 def test_bitsandbytes_library_is_named_for_torch(catalog: Catalog) -> None:
     release = msgspec.structs.replace(catalog.release["bitsandbytes", "0.50.2", ""], version="0.50.1")
-    recipe = recipe_for(catalog, release, "rocm")
+    recipe = catalog.recipe_for(release, "rocm")
     assert recipe is not None
     made = apply(recipe, *TWO, version="0.50.1", torch="2.9.1+rocm7.0", rocm="7.0.2")
     configure, compile_ = made.prepare

@@ -25,7 +25,8 @@ MakeWheel = Callable[..., Path]
 def index(tmp_path: Path, make_wheel: MakeWheel) -> Index:
     filled = Index(tmp_path / "index")
     for version in ("1.0", "2.0"):
-        filled.publish(make_wheel("tiny", version), record_of(f"key of {version}"))
+        wheel = make_wheel("tiny", version)
+        filled.publish(wheel, record_of(f"key of {version}", wheel))
     return filled
 
 
@@ -57,7 +58,7 @@ def test_index_list_json_and_text(capsys: Capture) -> None:
 
 def test_index_check_reports_and_repairs(index: Index, capsys: Capture) -> None:
     sound = {"schema": 1, "status": "ok", "index": str(index.root), "sound": True, "findings": []}
-    sound["warnings"] = []
+    sound |= {"warnings": [], "without_provenance": [], "signers": {}}
     assert answer(capsys, "check") == sound
     (index.simple / "tiny" / "index.html").write_text("<html>")
     document = answer(capsys, "check", code=1)

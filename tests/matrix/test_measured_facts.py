@@ -11,7 +11,7 @@ import pytest
 from builders.storage.files import sha256_of
 from matrix.cli import main
 from matrix.input.settings import Settings, load_catalog
-from resolver.facts.catalog import applies, load
+from resolver.facts.catalog import load
 from resolver.lock import read_lock
 from tests.builders.bundles import code_object
 from tests.support.range_server import serving
@@ -113,12 +113,12 @@ def test_wheel_of_ours_states_the_requirements_of_the_commit_it_was_built_from(
     assert main(["catalog", "learn", "made", "--apply"]) == 0
     measured = Path("catalog/learned.toml").resolve()
     rows = [row for row in load([measured]).requires if row.from_file == str(measured)]
-    assert {row.on: row.versions for row in rows if applies(row, alone)}.items() >= {
+    assert {row.on: row.versions for row in rows if row.applies_to(alone)}.items() >= {
         "packaging": (">20.6",),
         "einops": (">=0",),
     }.items()
-    assert "torch" not in {row.on for row in rows if applies(row, alone)}
-    assert not [row for row in rows if applies(row, shared)]
+    assert "torch" not in {row.on for row in rows if row.applies_to(alone)}
+    assert not [row for row in rows if row.applies_to(shared)]
     assert f"commits of {shared.version}" in capsys.readouterr().err
 
 

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from resolver.compiling import compile_problem
 from resolver.errors import CatalogError
 from resolver.facts import catalog_files
-from resolver.facts.catalog import Catalog, applies, load, recipe_for, shipped_files
+from resolver.facts.catalog import Catalog, load, shipped_files
 from resolver.facts.catalog_files import read_file
 from resolver.facts.schema import KINDS, Recipe, Requires
 from resolver.versions import minor, sort_key
@@ -96,10 +96,10 @@ def test_releases_have_sources_and_rows_have_releases(catalog: Catalog) -> None:
         release
         for release in releases
         if not release.is_published
-        and not any(recipe_for(catalog, release, backend) for backend in release.backend)
+        and not any(catalog.recipe_for(release, backend) for backend in release.backend)
     ] == []
     rows: list[Requires | Recipe] = [*catalog.requires, *catalog.recipe]
-    assert [row for row in rows if not any(applies(row, release) for release in releases)] == []
+    assert [row for row in rows if not any(row.applies_to(release) for release in releases)] == []
     assert _unknown(catalog.package, (release.package for release in releases)) == set()
 
 

@@ -12,10 +12,9 @@ from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
 from resolver.compiling import compile_problem
-from resolver.compiling.choices import is_prerelease
-from resolver.compiling.problem import ABSENT, Problem, bits
+from resolver.compiling.problem import ABSENT, Problem, bits, is_prerelease
 from resolver.errors import UsageError
-from resolver.facts.catalog import Catalog, applies, load, recipe_for
+from resolver.facts.catalog import Catalog, load
 from resolver.facts.schema import Release
 from resolver.model import Conflict, Prefer, Resolution
 from resolver.versions import minor, satisfies, sort_key
@@ -338,11 +337,11 @@ def test_last_matching_recipe_is_used(catalog: Catalog, overlay: Callable[[str],
         ]
     )
     for release in catalog.releases_of("apex"):
-        before, after = recipe_for(catalog, release, "rocm"), recipe_for(mine, release, "rocm")
+        before, after = catalog.recipe_for(release, "rocm"), mine.recipe_for(release, "rocm")
         assert before is not None
         assert after is not None
         assert (after != before) == ("mine" in after.undeclared) == (release.version == "1.9.0")
-        assert recipe_for(mine, release, "cpu") is None
+        assert mine.recipe_for(release, "cpu") is None
 
 
 def test_newest_version_is_chosen_even_if_built(overlay: Callable[[str], Path]) -> None:
@@ -416,7 +415,9 @@ def test_conflict_reports_backend_without_recipe(overlay: Callable[[str], Path])
 def _commits(catalog: Catalog) -> Iterator[tuple[Release, list[str]]]:
     """Yield each release of a commit whose versions of torch are stated, with their specifiers."""
     for release in catalog.release.values():
-        own = [row for row in catalog.requires if row.variant and row.on == "torch" and applies(row, release)]
+        own = [
+            row for row in catalog.requires if row.variant and row.on == "torch" and row.applies_to(release)
+        ]
         if own and not release.is_published:
             yield release, [text for row in own for text in row.versions]
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from resolver.answers.resolve import resolve
 from resolver.compiling import compile_problem
 from resolver.errors import EnvironmentLacksError, UsageError
-from resolver.facts.catalog import Catalog, load, recipe_for
+from resolver.facts.catalog import Catalog, load
 from resolver.facts.schema import Backend, Requires
 from resolver.lock import dumps, read_lock
 from resolver.model import Conflict, Resolution
@@ -203,7 +203,7 @@ def test_copied_facts_are_inferred_and_name_their_release(ext: Catalog) -> None:
 
 def test_recipe_is_copied_if_none_covers_the_release(ext: Catalog) -> None:
     catalog = _infer(ext, {"1.5": SDIST, "2.5": SDIST})
-    copied, own = (recipe_for(catalog, catalog.release["ext", v, ""], "cpu") for v in ("1.5", "2.5"))
+    copied, own = (catalog.recipe_for(catalog.release["ext", v, ""], "cpu") for v in ("1.5", "2.5"))
     assert copied is not None
     assert own is not None
     assert (copied.environment, copied.status) == ({"FLAG": "one"}, "inferred")

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from resolver.answers.explain import LinkGroup
 from resolver.answers.rejected import Instead, rejected_in_open_world, working_in_open_world
 from resolver.answers.resolve import resolve
-from resolver.compiling.choices import Link
+from resolver.compiling.problem import Link
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Prefer, Resolution

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from resolver.answers.resolve import solve
 from resolver.errors import MatrixError
 from resolver.facts import schema
-from resolver.facts.catalog import Catalog, applies
+from resolver.facts.catalog import Catalog
 from resolver.model import Request, Resolution
 from resolver.versions import satisfies
 from tests.resolver.solve_helpers import ask, requirement
@@ -86,7 +86,7 @@ def index_of(catalog: Catalog, row: schema.Requires, release: schema.Release) ->
 def against(catalog: Catalog, row: schema.Requires, rng: random.Random) -> Request | None:
     """Return a request that a row may refuse; None if there is none."""
     releases = [
-        one for one in catalog.releases_of(row.package) if applies(row, one) and "rocm" in one.backend
+        one for one in catalog.releases_of(row.package) if row.applies_to(one) and "rocm" in one.backend
     ]
     bad = [version for version in known(catalog, row.on) if not allows(row, version)]
     if not releases or not bad or row.package == "torch":
