@@ -23,7 +23,7 @@ _PACKAGES = {
     "g++": "g++", "git": "git", "chromedriver": "chromium-driver",
     "slurmctld": "slurmctld", "slurmd": "slurmd", "squeue": "slurm-client", "munged": "munge",
     "bwrap": "bubblewrap", "ccache": "ccache", "fish": "fish", "groff": "groff-base",
-    "mksquashfs": "squashfs-tools", "mpicc.mpich": "mpich libmpich-dev",
+    "mksquashfs": "squashfs-tools", "ssh-keygen": "openssh-client", "mpicc.mpich": "mpich libmpich-dev",
     "mpicc.openmpi": "openmpi-bin libopenmpi-dev", "debootstrap": "debootstrap",
     "/usr/lib/x86_64-linux-gnu/modulecmd.tcl": "environment-modules",
 }  # fmt: skip

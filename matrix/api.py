@@ -85,6 +85,9 @@ def resolve(
         `base_image` must be inspected, and the cache cannot be written.
     """
     from builders.containers.inspection import with_inspected_image
+    from matrix.input.locking import note_own
+    from resolver.lock import dumps
+    from resolver.model import Resolution
 
     settings = Settings(
         requirements=[requirements] if isinstance(requirements, str) else list(requirements),
@@ -100,7 +103,10 @@ def resolve(
         catalog=[str(catalog)] if isinstance(catalog, (str, Path)) else list(map(str, catalog)),
     )
     today = datetime.datetime.now(tz=datetime.UTC).date()
-    return resolve_settings(settings, with_inspected_image(load_catalog(settings), base_image), today)
+    answer = resolve_settings(settings, with_inspected_image(load_catalog(settings), base_image), today)
+    if isinstance(answer, Resolution):
+        note_own(dumps(answer))  # `build` uses whatever the user's own requests named
+    return answer
 
 
 def _day(text: str) -> datetime.date:
@@ -265,6 +271,8 @@ def build(
         A wheel could not be built, or its content is wrong. It is not published, and the error names the log.
     UsageError
         The resolution does not build one of the names, or an argument does not fit the resolution.
+    LockError
+        The resolution is that of a lock from elsewhere, and names files of this machine or without a hash.
     MatrixError
         The facts, the base image, a source or the index are not what the resolution needs, or another wheel
         has the name of a new wheel. `EnvironmentLacksError` among them: the machine lacks a tool, network
@@ -275,11 +283,13 @@ def build(
     from builders.building.inputs import Limits
     from builders.building.plan import find_build_host, plan
     from builders.scheduling.local import Builds
+    from matrix.building.locked import check_sources
     from resolver.providers.inferred import with_releases_of
 
     names = list(names)
     if not resolution.built(names):
         return []
+    check_sources(resolution, Settings(), load_catalog(Settings()), reporter)
     request = resolution.request
     catalog = load_catalog(Settings(site=request.site_file or None, catalog=list(request.catalogs)))
     catalog = with_releases_of(catalog, resolution)

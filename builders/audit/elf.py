@@ -119,7 +119,7 @@ def read_ends(
     the same kind: that of nvcc is read-only data with the alignment 8, which otherwise only ``.eh_frame``
     has, and that of HIP has the alignment of a page.
     """
-    sections = _sections_in(start, part)
+    sections = sections_in(start, part)
     table = next((one for one in sections or () if (one.kind, one.flags) == (_STRINGS, _ALLOCATED)), None)
     names = None
     if table is not None:
@@ -157,7 +157,7 @@ class _Header(NamedTuple):
         return (self.kind, self.flags) == (_DATA, _ALLOCATED) and self.size >= _SMALLEST_CODE
 
 
-def _sections_in(start: bytes, part: Callable[[int, int], bytes | None]) -> list[_Header] | None:
+def sections_in(start: bytes, part: Callable[[int, int], bytes | None]) -> list[_Header] | None:
     """Return the sections of a 64-bit object; None if they are not known."""
     if len(start) < _ELF_HEADER or not start.startswith(_ELF_64):
         return None

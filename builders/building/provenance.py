@@ -2,7 +2,7 @@
 
 `materials_of` lists everything that was fetched for the build. `sbom` writes it as CycloneDX 1.6 for
 ``.dist-info/sboms`` (PEP 770); `statement` writes it as an in-toto statement v1 with SLSA's predicate
-``https://slsa.dev/provenance/v1``. The statement is not signed: it is a record, not proof.
+``https://slsa.dev/provenance/v1``. It is a record, not proof: `builders.building.verifying` checks it.
 ``docs/reference/provenance.md`` describes both documents.
 """
 

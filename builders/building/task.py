@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import asdict, replace
+from packaging.utils import parse_wheel_filename
 
 from builders.audit import Expected, audit_wheel
 from builders.building.apply_recipe import apply_recipe
@@ -112,6 +113,23 @@ def build_wheel(
         return wheel
 
 
+def build_again(
+    task: Task,
+    published: Path,
+    index: Index,
+    limits: Limits,
+    reporter: Reporter,
+    *,
+    directory: BuildDirectory,
+) -> Path:
+    """Build the wheel of a task in another directory as `build_wheel` does; return its path there.
+
+    It gets the build number of the published wheel, and is not published.
+    """
+    build = _Build(task, index, limits, reporter, directory, repeats=published)
+    return build.write_alias() if task.pick.alias_of else build.run()
+
+
 class _Build(msgspec.Struct, frozen=True):
     """One attempt to build a task in its own directory."""
 
@@ -120,6 +138,8 @@ class _Build(msgspec.Struct, frozen=True):
     limits: Limits
     reporter: Reporter
     directory: BuildDirectory
+    repeats: Path | None = None
+    """The published wheel that is built again."""
 
     @property
     def work(self) -> Path:
@@ -198,7 +218,6 @@ class _Build(msgspec.Struct, frozen=True):
         if reason := cache_error(self.sandbox):
             self.reporter.warning(f"ccache failed, and the compilers were called without it: {reason}")
 
-        self.reporter.step("publish")
         run = _run_since(
             started,
             {
@@ -241,6 +260,8 @@ class _Build(msgspec.Struct, frozen=True):
         results: Mapping[str, Any],
     ) -> Path:
         """Label and publish a wheel; use the next build tag if another build takes the name first."""
+        if self.repeats is None:
+            self.reporter.step("publish")
         versions = _versions()
         others = {name: version for name, version in task.runtime_versions.items() if name != "torch"}
         pins = runtime_pins(
@@ -248,7 +269,7 @@ class _Build(msgspec.Struct, frozen=True):
         )
         sboms = {SBOM_NAME: sbom(task, materials, program=versions["rocm-matrix"])}
         while True:
-            number = self.index.next_build_number(task.pick.name, task.pick.pinned)
+            number = self._build_number()
             labels = Labels(
                 version=task.pick.pinned,
                 platform=platform,
@@ -259,6 +280,8 @@ class _Build(msgspec.Struct, frozen=True):
             labelled = label_wheel(wheel, labels, self.work / "labelled")
             # After labelling has read the wheel: its content is what was checked before.
             check_unchanged(wheel, sha256)
+            if self.repeats is not None:
+                return labelled.path
             changes = {
                 "requirements": [asdict(change) for change in labelled.requirements],
                 "notes": list(labelled.notes),
@@ -282,6 +305,12 @@ class _Build(msgspec.Struct, frozen=True):
                 # Another build took the number in between; if it is still free, the cause is another one.
                 if self.index.next_build_number(task.pick.name, task.pick.pinned) == number:
                     raise
+
+    def _build_number(self) -> int | None:
+        if self.repeats is None:
+            return self.index.next_build_number(self.task.pick.name, self.task.pick.pinned)
+        _, _, build, _ = parse_wheel_filename(self.repeats.name)
+        return build[0] if build else None
 
     def _unpack(
         self, source: Source, layers: Layers, required: Sequence[Path], prefix_map: Mapping[str, str]
@@ -328,10 +357,12 @@ class _Build(msgspec.Struct, frozen=True):
         started = datetime.now(tz=UTC)
         task = self.task
         self.reporter.step(f"write the alias of {task.pick.alias_of}")
-        number = self.index.next_build_number(task.pick.name, task.pick.pinned)
+        number = self._build_number()
         wheel = write_alias(task.pick, task.resolution, self.work, build_number=number)
         audit = audit_wheel(wheel, Expected(recipe=task.recipe))
         reject(wheel, task, self.log, audit.errors)
+        if self.repeats is not None:
+            return wheel
         self.reporter.step("publish")
         record = statement(
             task,

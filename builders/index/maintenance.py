@@ -45,7 +45,7 @@ _NOT_REPAIRED = {"wheel-without-record"}
 _ADOPT = "If you know where it comes from, run `matrix index add` with its path; otherwise remove it."
 
 
-def _damage(
+def damage(
     index: Index,
     id: str,  # noqa: A002
     path: Path,
@@ -54,6 +54,7 @@ def _damage(
     fix: str = "",
     repaired: str = "",
 ) -> Finding:
+    """Return an error about a path of the index."""
     name = _shown(path.relative_to(index.root))
     return Finding(id, "error", message, fix, {"path": name, "repaired": repaired})
 
@@ -125,7 +126,7 @@ def _judge(
     """Return a finding about a wheel, or else the entry that its page should have."""
     if not any(record.startswith(f"{path.name}.") for record in records):
         message = f"{path.name} has no record of where it comes from, so no page lists it."
-        return _damage(index, "wheel-without-record", path, message, fix=_ADOPT), None
+        return damage(index, "wheel-without-record", path, message, fix=_ADOPT), None
     try:
         with index.directory(path.parent) as folder:
             entry = entry_of(folder / path.name)
@@ -133,12 +134,12 @@ def _judge(
             time_published = upload_time(folder / path.name)
     except (MatrixError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        return _damage(index, "wheel-unreadable", path, f"Cannot read {path.name}: {reason}"), None
+        return damage(index, "wheel-unreadable", path, f"Cannot read {path.name}: {reason}"), None
     if problem:
-        return _damage(index, "wheel-misnamed", path, problem), None
+        return damage(index, "wheel-misnamed", path, problem), None
     if record_name(path.name, entry.hashes.sha256) not in records:
         message = f"{path.name} changed after it was published; its SHA-256 is now {entry.hashes.sha256}."
-        return _damage(index, "wheel-changed", path, message), None
+        return damage(index, "wheel-changed", path, message), None
     if listed is not None:
         time_published = listed.upload_time
     return None, msgspec.structs.replace(entry, upload_time=time_published)
@@ -172,7 +173,7 @@ def _check_pages(
         problem = "does not match the files" if exists else "is missing"
         action = ("rebuilt" if expected[name] else "removed") if repair else ""
         message = f"The page simple/{project}/{name} {problem}."
-        yield _damage(index, "page-wrong", folder / name, message, repaired=action)
+        yield damage(index, "page-wrong", folder / name, message, repaired=action)
 
 
 def _check_root(index: Index, *, repair: bool) -> Iterator[Finding]:
@@ -181,7 +182,7 @@ def _check_root(index: Index, *, repair: bool) -> Iterator[Finding]:
         is_new = not index.projects() and not os.path.lexists(path)
         if index.simple.is_dir() and not is_new and not index.has_content(path, text):
             message = f"The page simple/{name} does not list the projects."
-            yield _damage(index, "page-wrong", path, message, repaired="rebuilt" if repair else "")
+            yield damage(index, "page-wrong", path, message, repaired="rebuilt" if repair else "")
     if repair:
         index.refresh_all()
 
@@ -228,7 +229,7 @@ def _unneeded(index: Index, id: str, path: Path, problem: str, *, repair: bool) 
             action = "removed"
         except PermissionError:
             problem += ", and belongs to another user"
-    return _damage(index, id, path, f"{_shown(path.relative_to(index.root))} {problem}.", repaired=action)
+    return damage(index, id, path, f"{_shown(path.relative_to(index.root))} {problem}.", repaired=action)
 
 
 # Files where no installer looks
@@ -252,7 +253,7 @@ def misplaced(index: Index, *, repair: bool = False) -> Iterator[Finding]:
             )
         else:
             message = f"simple/{_shown(name)} is not the name of a project."
-        finding = _damage(index, "folder-misnamed", folder, message)
+        finding = damage(index, "folder-misnamed", folder, message)
         yield _repaired(finding, _merge(index, folder)) if repair else finding
     for path, finding in [
         *_misplaced_pages(index),
@@ -267,13 +268,13 @@ def misplaced(index: Index, *, repair: bool = False) -> Iterator[Finding]:
 
 def _irregular_directories(index: Index) -> Iterator[Finding]:
     """Find links and files in place of the index's own directories; then nothing else is read."""
-    own = [index.simple, index.provenance, index.state]
+    own = [index.simple, index.provenance, index.signatures, index.state]
     own += [] if index.state.is_symlink() else [index.state / name for name in STATE_DIRECTORIES]
     for path in own:
         if os.path.lexists(path) and (path.is_symlink() or not path.is_dir()):
             kind = "a link" if path.is_symlink() else "not a directory"
             message = f"{path.relative_to(index.root)} is {kind}, so matrix does not use it."
-            yield _damage(index, "folder-irregular", path, message, fix="Replace it with a directory.")
+            yield damage(index, "folder-irregular", path, message, fix="Replace it with a directory.")
 
 
 def _irregular_files(index: Index) -> Iterator[tuple[Path, Finding]]:
@@ -288,7 +289,7 @@ def _irregular_files(index: Index) -> Iterator[tuple[Path, Finding]]:
                 if not is_known and not (stat.S_ISDIR(mode) and folder == index.simple):
                     shown = _shown(path.relative_to(index.root))
                     message = f"{shown} is {_kind(mode)}, which does not belong in an index."
-                    yield path, _damage(index, "file-irregular", path, message)
+                    yield path, damage(index, "file-irregular", path, message)
 
 
 def _kind(mode: int) -> str:
@@ -335,7 +336,7 @@ def _misplaced_pages(index: Index) -> Iterator[tuple[Path, Finding]]:
         for path in (folder / PAGE, folder / JSON_PAGE):
             if os.path.lexists(path) and not is_regular(path):
                 message = f"{path.relative_to(index.root)} is not a file."
-                yield path, _damage(index, "page-wrong", path, message)
+                yield path, damage(index, "page-wrong", path, message)
 
 
 def _misplaced_wheels(index: Index, project: str) -> Iterator[tuple[Path, Finding]]:
@@ -344,10 +345,10 @@ def _misplaced_wheels(index: Index, project: str) -> Iterator[tuple[Path, Findin
         if not is_regular(path):
             problem = "is a symbolic link, which is not followed" if path.is_symlink() else "is not a file"
             if os.path.lexists(path):  # otherwise it was removed in the meantime
-                yield path, _damage(index, "wheel-irregular", path, f"{_shown(name)} {problem}.")
+                yield path, damage(index, "wheel-irregular", path, f"{_shown(name)} {problem}.")
         elif not is_wheel(name):
             message = f"{_shown(name)} is not a valid wheel file name, so no page lists it."
-            yield path, _damage(index, "wheel-misnamed", path, message)
+            yield path, damage(index, "wheel-misnamed", path, message)
 
 
 # Adding, removing and yanking
@@ -399,6 +400,7 @@ def remove(index: Index, wheels: Iterable[Path]) -> None:
         for path in paths:
             for record in index.record_paths(path):
                 index.unlink(record)
+                index.unlink(index.signatures / f"{record.name}.sig")
         index.refresh(project)
         for path in paths:
             index.unlink(index.yanked / path.name)

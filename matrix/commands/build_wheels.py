@@ -11,7 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.building.expected_time import expected_time
-from builders.building.records import TaskState
+from builders.building.rebuild import rebuild_wheel
+from builders.building.records import State, TaskState
 from builders.containers.image import with_cached_digest
 from builders.environments.wheelhouse import check_of, prebuilt
 from builders.findings import Finding
@@ -49,8 +50,11 @@ from matrix.command_line.options import (
 from matrix.input.locking import exclude_pick, same_target
 from matrix.input.request import check_names
 from matrix.show.json_document import JsonDocument
+from matrix.show.render import findings_text
 from matrix.show.resolution_text import show_conflict, time_text
+from resolver.errors import UsageError
 from resolver.model import Conflict
+from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -61,6 +65,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "build, check and publish the wheels that the lock needs and the index does not have"
 EXAMPLE = "matrix build-wheels --backend cpu --index index"
+_STATES: tuple[State, ...] = ("built", "failed", "skipped", "identical", "different", "up to date")
+"""In the order of the answer."""
 MOST_USED = ("--index", "--site", "--jobs", "--dry-run", "--keep-going")
 
 
@@ -82,6 +88,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="show for each wheel whether and why it will be built"
     )
+    parser.add_argument(
+        "--rebuild",
+        action="store_true",
+        help="build published wheels again in another directory, and compare them byte for byte; publish "
+        "nothing",
+    )
     add_format(parser)
     add_batch_options(parser)
     add_target_options(parser)
@@ -99,6 +111,7 @@ def execute(context: Context) -> int:
     """Run the command."""
     args = context.args
     check_batch_options(args)
+    _check_rebuild(args)
     names = check_names(args.names)
     if args.attach or args.cancel:
         return _earlier_jobs(context)
@@ -110,18 +123,35 @@ def execute(context: Context) -> int:
     if not args.dry_run:
         fetch_prebuilt(of_lock, names)
     tasks, wheels = planned_wheels(of_lock, index, names)
-    if not args.dry_run and any(wheel.state == "to build" for wheel in wheels):
-        context.console.info(answer(wheels))
-        for wheel in wheels:
-            if wheel.changed:
-                context.console.info(f"{wheel.title} is built again: {wheel.why}.")
-    if args.dry_run:
-        for wheel in wheels:
-            for warning in wheel.warnings:
-                context.console.warning(warning)
+    if args.rebuild:
+        exit_code = _rebuild(tasks, wheels, index, of_lock)
+        _print(wheels, index, context)
+        return exit_code
+    _announce(wheels, context)
     exit_code = 0 if args.dry_run else build_missing(tasks, wheels, executor, of_lock)
     _print(wheels, index, context)
     return exit_code
+
+
+def _check_rebuild(args: argparse.Namespace) -> None:
+    if args.rebuild and (args.dry_run or args.executor == "slurm"):
+        other = "--dry-run" if args.dry_run else "--executor slurm"
+        msg = f"--rebuild and {other} cannot be combined."
+        raise UsageError(msg, hint="To rebuild on a compute node, run the command in a job.")
+
+
+def _announce(wheels: Sequence[TaskState], context: Context) -> None:
+    """Print what will be built; with --dry-run, the warnings that a build would print."""
+    console = context.console
+    if context.args.dry_run:
+        for wheel in wheels:
+            for warning in wheel.warnings:
+                console.warning(warning)
+    elif any(wheel.state == "to build" for wheel in wheels):
+        console.info(answer(wheels))
+        for wheel in wheels:
+            if wheel.changed:
+                console.info(f"{wheel.title} is built again: {wheel.why}.")
 
 
 def planned_wheels(
@@ -161,6 +191,26 @@ def build_missing(
             wheel.state = "skipped"
             wheel.why = f"it requires {builds.tasks[outcome.skipped[key]].title}, which failed"
     return _report_failures(builds, context)
+
+
+def _rebuild(tasks: Sequence[Task], wheels: Sequence[TaskState], index: Index, context: Context) -> int:
+    """Build published wheels again, one after the other, and record whether they are the same."""
+    missing = [task.title for task in tasks if task.wheel is None]
+    if missing:
+        listed = join_words(missing)
+        msg = f"{index.root} has no wheel of {listed} with the inputs that this lock has on this machine."
+        hint = "`matrix build-wheels --dry-run` shows which inputs differ. Rebuild where the wheel was built."
+        raise UsageError(msg, hint=hint)
+    check_build_hosts(tasks)
+    names = context.args.names or [task.pick.name for task in tasks]
+    for task, wheel in zip(tasks, wheels, strict=True):
+        if task.wheel is None or task.pick.name not in names:
+            continue
+        with context.console.task(f"rebuild {task.title}"):
+            found = rebuild_wheel(task, task.wheel, index, limits_of(context), context.console)
+        wheel.state, wheel.diagnosis = "different" if found else "identical", tuple(found)
+        wheel.why = "a rebuild has other bytes" if found else "a rebuild has the same bytes"
+    return int(any(wheel.state == "different" for wheel in wheels))
 
 
 def batch_system(index: Index, context: Context) -> Slurm | None:
@@ -262,9 +312,7 @@ def answer(wheels: Sequence[TaskState]) -> str:
     counts = Counter(wheel.state for wheel in wheels)
     if counts["up to date"] == len(wheels):
         return "Nothing to build."
-    parts = [
-        f"{counts[state]} {state}" for state in ("built", "failed", "skipped", "up to date") if counts[state]
-    ]
+    parts = [f"{counts[state]} {state}" for state in _STATES if counts[state]]
     if counts["to build"]:
         waiting = [wheel for wheel in wheels if wheel.state == "to build"]
         parts.insert(0, f"{len(waiting)} to build, {expected_text(waiting)}")
@@ -279,13 +327,15 @@ def expected_text(wheels: Iterable[TaskState]) -> str:
 def _print(wheels: list[TaskState], index: Index, context: Context) -> None:
     console = context.console
     if context.args.format == "json":
-        failed = any(wheel.state == "failed" for wheel in wheels)
+        failed = any(wheel.state in {"failed", "different"} for wheel in wheels)
         console.document(
             BuildResult(status="failed" if failed else "ok", index=str(index.root), wheels=wheels)
         )
         return
     console.answer(answer(wheels))
     for wheel in wheels:
-        why = f": {wheel.why}" if wheel.state in {"up to date", "to build", "skipped"} else ""
+        why = f": {wheel.why}" if wheel.state not in {"built", "failed"} else ""
         console.text(f"  {wheel.title}  {wheel.state}{why}")
+        if wheel.state == "different":
+            console.text(findings_text(wheel.diagnosis, indent="    ", screen=console.out))
     console.data(f"Index: {index.simple.as_uri()}")

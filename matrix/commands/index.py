@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from builders.building.directory import prune
+from builders.building.verifying import sign, verify
 from builders.findings import Finding
 from builders.index import Index
 from builders.index.maintenance import (
@@ -31,10 +33,12 @@ from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted, findings_text
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.lock import read_lock
+from resolver.versions import join_words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from builders.index.pages import WheelEntry
     from matrix.command_line.context import Context
     from matrix.show.console import Console
 
@@ -46,6 +50,7 @@ EXAMPLES = {
     "check": EXAMPLE,
     "remove": "matrix index remove apex==1.9.0+rocm6.4.torch2.9.1.gfx90a --dry-run",
     "prune": "matrix index prune --lock matrix.lock --older-than 90 --dry-run",
+    "sign": "matrix index sign --key ~/.ssh/id_ed25519",
     "yank": "matrix index yank apex==1.9.0+rocm6.4.torch2.9.1.gfx90a --reason 'built for the wrong GPU'",
 }
 _MIB = 2**20
@@ -92,6 +97,10 @@ class IndexCheckDocument(JsonDocument, kw_only=True):
     index: str
     sound: bool
     findings: list[Finding]
+    without_provenance: list[str]
+    """The wheels that were added, so that nobody recorded how they were built."""
+    signers: dict[str, str]
+    """Who signed the provenance of each wheel, with ``--signers``; empty for nobody who is trusted."""
 
 
 class RemoveDocument(JsonDocument, kw_only=True):
@@ -111,6 +120,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_names(made["list"], "projects", metavar="NAME", help="only these projects")
     made["add"].add_argument("wheels", nargs="+", metavar="FILE", type=Path, help="wheel files")
     made["check"].add_argument("--repair", action="store_true", help="repair damage where possible")
+    made["check"].add_argument(
+        "--lock", metavar="FILE", type=Path, help="also compare the wheels that this lock builds"
+    )
+    made["check"].add_argument(
+        "--signers",
+        metavar="FILE",
+        type=Path,
+        help="also require that a key of this file (ALLOWED SIGNERS of ssh-keygen) signed each provenance",
+    )
+    made["sign"].add_argument(
+        "--key", metavar="FILE", type=Path, required=True, help="OpenSSH key, or its public key for ssh-agent"
+    )
     made["remove"].add_argument("what", nargs="+", metavar="WHEEL", help=_WHAT)
     made["prune"].add_argument(
         "--lock",
@@ -146,9 +167,10 @@ _WHAT = "the file name of a wheel, NAME==VERSION with the local version, or NAME
 _SUMMARIES = {
     "list": "list the wheels",
     "add": "audit wheels from elsewhere, and publish those without errors",
-    "check": "check all wheels and pages against their records",
+    "check": "check all wheels and pages against their records, a lock and signatures",
     "remove": "remove wheels",
     "prune": "remove wheels by lock and age, or directories of unfinished builds",
+    "sign": "sign the provenance of all wheels with a key of OpenSSH",
     "yank": "yank wheels: installers then use them only for an exact pin",
 }
 
@@ -173,6 +195,7 @@ def execute(context: Context) -> int:
         "check": _check,
         "remove": _remove,
         "prune": _prune,
+        "sign": _sign,
         "yank": _yank,
     }[args.action]
     return run(index, args, console)
@@ -180,7 +203,7 @@ def execute(context: Context) -> int:
 
 def _list(index: Index, args: argparse.Namespace, console: Console) -> int:
     projects = {project_named(index, name) for name in args.projects} or index.projects()
-    rows = [row for project in sorted(projects) for row in _rows(index, project)]
+    rows = list(_rows(index, sorted(projects)))
     if args.format == "json":
         console.document(ListDocument(index=str(index.root), wheels=rows))
         return 0
@@ -195,26 +218,27 @@ def _list(index: Index, args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _rows(index: Index, project: str) -> list[IndexedWheel]:
-    entries = index.entries(project)
-    rows = []
-    for path in index.wheels(project):
-        entry, record = entries.get(path.name), index.provenance_of(path)
-        rows.append(
-            IndexedWheel(
-                project=project,
-                file=path.name,
-                version=entry.version if entry else "",
-                size=path.lstat().st_size,
-                sha256=entry.hashes.sha256 if entry else "",
-                upload_time=entry.upload_time if entry else "",
-                yanked=entry.yanked if entry else False,
-                listed=entry is not None,
-                recorded=bool(record),
-                build_key=build_key_of(record),
-            )
+def _rows(index: Index, projects: Sequence[str]) -> Iterator[IndexedWheel]:
+    entries: Mapping[str, WheelEntry] = {}
+    project = ""
+    for wheel in index.published(*projects):
+        path = wheel.path
+        if path.parent.name != project:
+            project = path.parent.name
+            entries = index.entries(project)
+        entry = entries.get(path.name)
+        yield IndexedWheel(
+            project=project,
+            file=path.name,
+            version=entry.version if entry else "",
+            size=path.lstat().st_size,
+            sha256=entry.hashes.sha256 if entry else "",
+            upload_time=entry.upload_time if entry else "",
+            yanked=entry.yanked if entry else False,
+            listed=entry is not None,
+            recorded=bool(wheel.provenance),
+            build_key=build_key_of(wheel.provenance),
         )
-    return rows
 
 
 def _state(row: IndexedWheel) -> str:
@@ -275,8 +299,13 @@ def _print_added(
 
 
 def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
+    lock = read_lock(args.lock) if args.lock else None
+    if args.signers and not args.signers.is_file():
+        raise UsageError(f"The file of --signers does not exist: {args.signers}")
     with console.task("check the index"):
         findings = check(index, repair=args.repair)
+        verified = verify(index, lock, args.signers)
+        findings += verified.findings
     damaged = any(not finding.evidence["repaired"] for finding in findings)
     if args.format == "json":
         console.document(
@@ -285,6 +314,8 @@ def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
                 index=str(index.root),
                 sound=not damaged,
                 findings=findings,
+                without_provenance=verified.unbuilt,
+                signers=verified.signers,
             )
         )
         return int(damaged)
@@ -295,7 +326,13 @@ def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
     answer = f"{counted(len(findings), 'finding')} in {what}, {repaired} repaired."
     console.answer(answer if findings else f"No damage in {what}.")
     _print_damage(findings, console)
-    if damaged:
+    if verified.unbuilt:
+        console.data(
+            f"Added, not built here, so without provenance: {join_words(verified.unbuilt, joiner='and')}"
+        )
+    for signer, count in sorted(Counter(filter(None, verified.signers.values())).items()):
+        console.data(f"Signed by {signer}: {counted(count, 'wheel')}")
+    if len(findings) > len(verified.findings) and damaged:
         console.info("Repair the index with `matrix index check --repair`.")
     return int(damaged)
 
@@ -364,6 +401,12 @@ def _show_removed(
     console.answer(f"{done} {len(names)}, {size / _MIB:.1f} MiB:")
     for name in names:
         console.data(f"  {name}")
+    return 0
+
+
+def _sign(index: Index, args: argparse.Namespace, console: Console) -> int:
+    signed = sign(index, args.key)
+    console.answer(f"Signed the provenance of {counted(len(signed), 'wheel')}.")
     return 0
 
 

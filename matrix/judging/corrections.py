@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from matrix.judging.lines import check_conda, check_lines, check_paths
 from matrix.judging.packages import (
+    built_here,
     check_extensions,
     check_indexes,
     check_known,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from builders.findings import Finding
     from matrix.judging.target import ExpectedTarget
     from matrix.reading.items import Item, Reading
+    from resolver.facts.catalog import Catalog
 
 _OF_FORM = (check_lines, check_paths, check_conda)
 _OF_PACKAGES = (check_indexes, check_torch, check_names, check_extensions, check_known)
@@ -51,23 +53,26 @@ def read_document(text: str, name: str) -> Document:
     return read_conda(text, name)
 
 
-def document_of(reading: Reading) -> Document:
-    """Return what a file of another format installs in the form that the rules for lines read."""
+def document_of(reading: Reading, catalog: Catalog) -> Document:
+    """Return what a file of another format installs in the form that the rules for lines read.
+
+    What pip builds with what the commands before have installed or set is not in it.
+    """
+    built = built_here(reading, catalog)
     urls = dict.fromkeys([*reading.index_urls, *(url for item in reading.items for url in item.indexes)])
     options = [f"--extra-index-url {url}" for url in urls]
     options += [f"--find-links {url}" for url in reading.find_links]
     entries = [Entry(line=1, text=text, editable=False) for text in options]
     conda: list[Entry] = []
     for item in reading.items:
-        entry = Entry(line=item.line or 1, text=_line_of(item), editable=False)
-        if item.name:
+        entry = Entry(line=item.line or 1, text=_line_of(item), editable=False, file=item.file)
+        if item.name and item not in built:
             (conda if item.installer == "conda" else entries).append(entry)
     return Document(
         name=reading.name,
         lines=[],
         entries=entries,
         conda=conda,
-        variables=reading.variables,
         has_pip_section=False,
     )
 

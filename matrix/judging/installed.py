@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from builders.installed.checks import driver_findings, known_bad_findings
 from matrix.judging.packages import TORCH_FAMILY, rocm_of
+from matrix.judging.target import COMMIT, is_same_commit
 from matrix.judging.verdict import JudgedItem
 from resolver.answers.resolve import resolve
 from resolver.compiling.names import replacement
@@ -80,10 +81,8 @@ def _is_same(installed: str, picked: str) -> bool:
     wanted = version_or_none(number)
     if have is None or wanted is None or have.public != wanted.public:
         return False
-    if commit and have.local and re.fullmatch(r"(git)?[0-9a-f]{7,40}", have.local):
-        stated = have.local.removeprefix("git")
-        commit = commit.rstrip(")")
-        return stated.startswith(commit) or commit.startswith(stated)
+    if commit and have.local and COMMIT.fullmatch(have.local):
+        return is_same_commit(have.local, commit.rstrip(")"))
     return wanted.local is None or have.local == wanted.local
 
 
@@ -160,7 +159,17 @@ def of_label(
         (gfx, "fits", f"{named} {join_words(gfx)}"),
     ]
     found = ((verdict, evidence) for holds, verdict, evidence in cases if holds)
-    return next(found, ("not-judged", _unknown(label)))
+    return next(found, None) or of_commit(item, versions, expected)
+
+
+def of_commit(item: Item, versions: Mapping[str, str], expected: ExpectedTarget) -> tuple[Verdict, str]:
+    """Judge a build whose label is a commit: if the catalog has it, by the torch that it is built for."""
+    label, torch = item.version.partition("+")[2], versions.get("torch", "").partition("+")[0]
+    commits = [release.variant for release in expected.catalog.releases_of(item.name) if release.variant]
+    if not (COMMIT.fullmatch(label) and any(is_same_commit(label, commit) for commit in commits)):
+        return "not-judged", _unknown(label)
+    verdict, evidence = _of_facts(item, torch, expected, label)
+    return verdict, f"its label {label} is a commit; {evidence}"
 
 
 def _unknown(label: str) -> str:
@@ -194,24 +203,24 @@ def _unlabelled(
             return "fits", f"it is published for {expected.backend} ({release.source})"
     needs_build = package.system_rocm or bool(catalog.recipes_of(item.name))
     if rocm and needs_build:
-        return _of_facts(item, versions, side)
+        torch = versions.get("torch", "")
+        return _of_facts(item, torch if torch in catalog.torch else "", expected)
     return "fits", f"it needs no GPU build ({package.source})"
 
 
-def _of_facts(item: Item, versions: Mapping[str, str], side: Side) -> tuple[Verdict, str]:
+def _of_facts(item: Item, torch: str, expected: ExpectedTarget, commit: str = "") -> tuple[Verdict, str]:
     """Judge a package that is built for a torch, and does not say for which, by the facts of the catalog."""
     unknown = "nothing says for which torch, ROCm and GPU it was built"
-    torch = versions.get("torch", "")
-    if torch not in side.catalog.torch or not is_version(item.version):
+    if not torch or not is_version(item.version):
         return "not-judged", unknown
     texts = (f"torch=={torch}", f"{item.name}=={item.version.partition('+')[0]}")
-    request = replace(side.request, requirements=tuple(map(parse_requirement, texts)))
+    request = replace(expected.request, requirements=tuple(map(parse_requirement, texts)))
     try:
-        answer = resolve(side.catalog, request, None)
+        answer = resolve(expected.catalog, request, None)
     except MatrixError:
         return "not-judged", unknown
     pick = answer.pick(item.name) if isinstance(answer, Resolution) else None
-    if pick is None or pick.support == "inferred":
+    if pick is None or pick.support == "inferred" or (commit and not is_same_commit(commit, pick.variant)):
         return "not-judged", unknown
     return (
         "fits",

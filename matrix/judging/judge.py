@@ -31,13 +31,14 @@ from matrix.judging.installed import installed_findings, judge_items
 from matrix.judging.jobs import check_job
 from matrix.judging.machine import judge_base_image, judge_machine
 from matrix.judging.nearest import CONDA_RUNTIME, again, predict
+from matrix.judging.packages import cuda_images
 from matrix.judging.repair import replaced
 from matrix.judging.running import IMAGES, place_of, start
 from matrix.judging.target import CONSUMERS, expect_lock, expect_request
 from matrix.judging.verdict import JudgedItem, Judgement, Ran, conclude, is_open
 from matrix.reading.pip_line import url_path
 from matrix.reading.recognise import read
-from matrix.reading.requirements import is_index_of_torch, read_file
+from matrix.reading.requirements import in_order, is_index_of_torch, read_file
 from resolver.compiling.problem_builder import check_target
 from resolver.consequences import Side
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
@@ -229,7 +230,8 @@ def _judge_reading(
         return again(judged_, reading, context)
     if reading.document is not None and context.args.fix:
         _fix(judged_, reading, expected)
-    judged_.findings += check(reading.document or document_of(reading), expected)
+    judged_.findings += check(reading.document or document_of(reading, catalog), expected)
+    judged_.findings += in_order(cuda_images(reading, expected), reading.name)
     if reading.job is not None:
         judged_.findings += check_job(reading, expected)
     installs = [item for item in reading.items if item.installer != "image"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -13,13 +13,14 @@ from msgspec.structs import replace
 from builders.findings import Finding
 from matrix.api import package_indexes, resolve_settings
 from matrix.input.request import make_request
-from matrix.judging.installed import NOT_READ, of_label
-from matrix.judging.packages import TORCH_FAMILY, switches, torch_index
+from matrix.judging.installed import NOT_READ, of_commit, of_label
+from matrix.judging.packages import TORCH_FAMILY, built_here, torch_index
 from matrix.judging.repair import Change, changed_versions, nearest, replaced
 from matrix.judging.target import expect_request
 from matrix.judging.verdict import JudgedItem, Judgement, Verdict
 from matrix.reading.items import Item
 from matrix.reading.pip_line import counts_on_linux
+from matrix.reading.requirements import is_index_of_torch
 from resolver.errors import MatrixError, NoVersionError
 from resolver.model import Conflict, Resolution
 from resolver.requirements import parse_requirement
@@ -54,11 +55,12 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     ]
     reading = replace(reading, items=[item for item in reading.items if item not in outside])
     catalog, drop = context.catalog_with_image, context.args.drop
-    built = _built_here(reading, catalog)
+    built = built_here(reading, catalog)
     items = [
         item
         for item in reading.items
-        if not item.url and item.name and item.name not in {*drop, *built} and item.installer != "image"
+        if not item.url and item.name and item.name not in drop and item.installer != "image"
+        if item not in built
     ]
     if reading.python:
         items.insert(0, Item(name="python", version=reading.python))
@@ -66,7 +68,7 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     left = [item for item in reading.items if item.known_as in drop]
     changes += [Change(str(item), "", "you left it out") for item in left]
     pins = [item for item in items if item.installer == "conda" and item.version and item.name != "python"]
-    found = _Nearest(context, [*pins, *reading.constraints])
+    found = _Nearest(context, [*pins, *reading.constraints], _pages(reading))
     expected = expect_request(context.request(), catalog, "pip")
     try:
         answer, versions, unknown = found.of(kept)
@@ -83,7 +85,9 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         key=lambda change: (change.before.split()[0] != "torch", not change.for_cuda),
     )
     stated = dict(_without_release(unknown, reading, is_offline=context.settings.offline))
-    stated |= {name: ("not-judged", evidence) for name, evidence in built.items()}
+    stated |= {item.name: ("not-judged", evidence) for item, evidence in built.items()}
+    if not reading.find_links and all(map(is_index_of_torch, reading.index_urls)):
+        stated |= _known_commits(reading, stated, expected)
     judged.distributions += list(_verdicts(answer, reading, judged.changes, stated, expected))
     if isinstance(answer, Conflict):
         judged.core = answer.core
@@ -95,17 +99,14 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     return answer
 
 
-def _built_here(reading: Reading, catalog: Catalog) -> dict[str, str]:
-    """Return what pip builds for ROCm because the commands set the variables for it, with the evidence."""
-    if reading.document is not None or reading.installed:
-        return {}
-    needed = {item.name: switches(catalog, item.name) for item in reading.items if item.installer == "pip"}
-    return {
-        name: "pip builds it here for ROCm, with "
-        + join_words([f"{key}={value}" for key, value in wanted.items()], joiner="and")
-        for name, wanted in needed.items()
-        if wanted and wanted.items() <= reading.variables.items()
-    }
+def _pages(reading: Reading) -> list[str]:
+    """Return the URLs of find-links locations; a path is relative to the file."""
+    folder = PurePosixPath(reading.name).parent
+    return [
+        link if "://" in link else Path(folder / link).absolute().as_uri()
+        for link in reading.find_links
+        if "$" not in link
+    ]
 
 
 def _open(item: Item, evidence: str) -> JudgedItem:
@@ -119,12 +120,17 @@ def _open(item: Item, evidence: str) -> JudgedItem:
 class _Nearest:
     """The nearest request that resolves, for the target of a context."""
 
-    def __init__(self, context: Context, pins: Sequence[Item]) -> None:
+    def __init__(self, context: Context, pins: Sequence[Item], find_links: Sequence[str] = ()) -> None:
         self.context, self.catalog = context, context.catalog_with_image
         self.as_is = not context.args.repair
         texts = [f"{item.name}=={item.version}" for item in pins if is_version(item.version)]
         texts += [f"{item.name}{item.specifier}" for item in pins if item.specifier and not item.url]
-        self.inputs = replace(context.inputs, requirements=(), constraints=[*map(parse_requirement, texts)])
+        self.inputs = replace(
+            context.inputs,
+            requirements=(),
+            constraints=[*map(parse_requirement, texts)],
+            find_links=[*context.inputs.find_links, *find_links],
+        )
         self.indexes = package_indexes(context.settings, self.inputs, context.console)
 
     def of(
@@ -263,6 +269,19 @@ def _without_release(
         is_wrong = error.is_published and not is_offline and name not in own
         evidence = f"{error.message} {error.hint}".strip().rstrip(".")
         yield name, ("does-not-fit" if is_wrong else "not-judged", evidence)
+
+
+def _known_commits(
+    reading: Reading, unknown: Mapping[str, object], expected: ExpectedTarget
+) -> dict[str, tuple[Verdict, str]]:
+    """Return the builds that no index has, and that fit by a label that is a commit of the catalog."""
+    versions = {item.name: item.version for item in reading.items}
+    found = {
+        item.name: of_commit(item, versions, expected)
+        for item in reading.items
+        if item.name in unknown and "+" in item.version
+    }
+    return {name: answer for name, answer in found.items() if answer[0] == "fits"}
 
 
 def _verdicts(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -18,9 +18,9 @@ from builders.machine.host import glibc_version, missing_python
 from builders.network.urls import public_index
 from matrix.judging.target import released_with
 from matrix.reading.pip_line import PipLine, file_version, url_path
-from matrix.reading.requirements import finding
+from matrix.reading.requirements import finding, finding_at
 from resolver.answers.resolve import resolve
-from resolver.compiling.names import replacement
+from resolver.compiling.names import image_for_cuda, replacement
 from resolver.errors import MatrixError, NoVersionError
 from resolver.model import Conflict, Resolution
 from resolver.requirements import (
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from builders.findings import Finding
     from matrix.judging.target import ExpectedTarget
+    from matrix.reading.items import Item, Reading
     from matrix.reading.requirements import Document, Entry
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Package
@@ -50,6 +51,7 @@ _TORCH_LABEL = re.compile(r"torch(\d+(?:\.\d+)*)")
 _GFX_LABEL = re.compile(r"gfx[0-9a-f]+")
 _CUDA_LABEL = re.compile(r"(?:^|[a-z0-9.]*?[0-9.])(cu\d{2,3})(?!\d)")
 """In a label: ``cu128``, ``pt21cu121`` (PyG) or ``torch2.4.cu12``, but not ``cpu``."""
+_CUDA_TAG = re.compile(r"cuda|(?<![a-z])cu\d{2,3}(?!\d)")
 _SWITCH = re.compile(r"(^|_)(HIP|ROCM|USE|FORCE|WITH)(_|$)")
 """In the name of a variable that chooses what a build is for."""
 _CUPY_ROCM = re.compile(r"cupy-rocm-(\d+)-(\d+)")
@@ -378,7 +380,7 @@ def check_extensions(document: Document, expected: ExpectedTarget) -> Iterator[F
             message = f"pip has to build {line.name} here, isolated and without torch."
             yield finding("built-from-source", indexes.no_binary[line.name], message, fix=_BUILD)
         if line.requirement is not None and line.name not in expected.pins:
-            yield from _check_extension(entry, package, expected, indexes, document.variables)
+            yield from _check_extension(entry, package, expected, indexes)
         yield from _check_label(entry, torch.public, expected)
         yield from _check_published(entry, rocm_of(torch.local), expected)
         if line.local and not indexes.wheels_only(line.name):
@@ -594,7 +596,7 @@ def _check_machine(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
 
 
 def _check_extension(
-    entry: Entry, package: Package, expected: ExpectedTarget, indexes: Indexes, variables: Mapping[str, str]
+    entry: Entry, package: Package, expected: ExpectedTarget, indexes: Indexes
 ) -> Iterator[Finding]:
     line = entry.pip
     if line.local or (line.pinned and _is_published(expected, line.name, line.pinned)):
@@ -612,7 +614,7 @@ def _check_extension(
         yield finding("other-project", entry, message, corrected=corrected, fixable=True, fix=_PIN)
     has_source = any(row.sdist for row in expected.catalog.releases_of(line.name))
     if has_source and not (other_project or _needs_torch(expected.catalog, package.name)):
-        yield from _check_settings(entry, expected, variables)
+        yield from _check_settings(entry, expected)
         return
     if not line.pinned:
         reason = "is not built for this torch" + (" and this GPU" if expected.backend == "rocm" else "")
@@ -640,6 +642,52 @@ def _needs_torch(catalog: Catalog, name: str) -> bool:
     return any(required_name(text) == "torch" for text in needed)
 
 
+def built_here(reading: Reading, catalog: Catalog) -> dict[Item, str]:
+    """Return what pip builds for ROCm, or may, because of the commands before it, with the evidence.
+
+    A build that is not isolated has the torch that was installed before. pip isolates every build since 25.3,
+    and before only those of projects with build requirements in their pyproject.toml.
+    Source: https://pip.pypa.io/en/stable/news/ (25.3) and https://peps.python.org/pep-0518/.
+    """
+    found: dict[Item, str] = {}
+    if reading.document is not None or reading.installed:
+        return found
+    may_have_torch = False
+    for item in reading.items:
+        image = catalog.image.get(PurePosixPath(item.url).name) if item.installer == "image" else None
+        has_torch = item.name == "torch" or (
+            item.installer == "image" and (not image or "torch" in image.holds)
+        )
+        may_have_torch = may_have_torch or has_torch
+        if item.installer != "pip" or "+" in item.version or item.url.endswith(".whl"):
+            continue
+        name = item.name or _repository_name(item.url)
+        wanted = switches(catalog, name)
+        if wanted and wanted.items() <= reading.variables.items():
+            settings = join_words([f"{key}={value}" for key, value in wanted.items()], joiner="and")
+            found[item] = f"pip builds it here for ROCm, with {settings}"
+        elif may_have_torch and _needs_torch(catalog, name):
+            if not item.isolated:
+                found[item] = "it is built here, with the torch that was installed before"
+            elif not any(row.declared for row in catalog.recipes_of(name)):
+                found[item] = "pip builds it here; its release decides whether the build has torch"
+    return found
+
+
+def cuda_images(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
+    """Report images for CUDA: those that the catalog names, and those whose tag says so."""
+    for item in reading.items:
+        if item.installer != "image" or expected.backend != "rocm":
+            continue
+        row = image_for_cuda(expected.catalog, item.url)
+        tag = item.url.rpartition("/")[2].partition(":")[2]
+        if row is not None or _CUDA_TAG.search(tag):
+            reason = f"the catalog lists it ({row.source})" if row else f"its tag {tag} says so"
+            message = f"The image {item.url} is for CUDA: {reason}."
+            fix = "Use an image for ROCm: `matrix table images` lists those of the site."
+            yield finding_at("cuda-image", item.line, item.text, message, fix=fix)
+
+
 def switches(catalog: Catalog, name: str) -> dict[str, str]:
     """Return the variables without which pip builds a source archive for CUDA, with their values."""
     return {
@@ -651,14 +699,11 @@ def switches(catalog: Catalog, name: str) -> dict[str, str]:
     }
 
 
-def _check_settings(
-    entry: Entry, expected: ExpectedTarget, variables: Mapping[str, str]
-) -> Iterator[Finding]:
+def _check_settings(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
     """Report the settings without which pip builds the source archive for another backend."""
     needed = switches(expected.catalog, entry.pip.name) if expected.backend == "rocm" else {}
-    missing = needed.items() - variables.items()
-    if missing:
-        settings = join_words([f"{name}={value}" for name, value in sorted(missing)], joiner="and")
+    if needed:
+        settings = join_words([f"{name}={value}" for name, value in sorted(needed.items())], joiner="and")
         message = (
             f"pip builds PyPI's source archive of {entry.pip.name}, for CUDA unless it runs with {settings}."
         )

@@ -36,6 +36,8 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     hashes: tuple[str, ...] = ()
     """As for pip: ``sha256:...``."""
     installer: Installer = "pip"
+    isolated: bool = True
+    """Whether pip may build it without what is installed (not with ``--no-build-isolation``)."""
     build: str = ""
     """conda's build string."""
     channel: str = ""

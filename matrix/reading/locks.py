@@ -15,14 +15,14 @@ from builders.constants import LOCK_FILE
 from builders.network.urls import public_index
 from matrix.reading.conda_list import url_item
 from matrix.reading.items import Item, Reading, Unread
-from matrix.reading.pip_line import file_version
+from matrix.reading.pip_line import counts_on_linux, file_version
 from resolver.errors import UsageError
 from resolver.lock import read_lock
 from resolver.requirements import normalize_name
 from resolver.texts import check_texts, is_url, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _PYLOCK = re2.compile(r"pylock(\.[^.]+)?\.toml")
 _OURS = re2.compile(r"(?m)^\[request\]|^lock-format *=")
@@ -72,7 +72,9 @@ def read(text: str, name: str) -> Reading:
 
 def _read_uv(data: Mapping[str, Any], reading: Reading) -> None:
     # Source: https://docs.astral.sh/uv/concepts/projects/layout/#the-lockfile.
-    for package in data.get("package", []):
+    packages = data.get("package", [])
+    installed = _installed_by_uv(packages)
+    for number, package in enumerate(packages):
         name, version, source = normalize_name(package["name"]), package.get("version", ""), package["source"]
         markers = package.get("resolution-markers", [])
         marker = " or ".join(f"({each})" for each in markers) if len(markers) > 1 else "".join(markers)
@@ -87,6 +89,9 @@ def _read_uv(data: Mapping[str, Any], reading: Reading) -> None:
         url = _uv_url(source)
         if {"virtual", "editable"} & source.keys():
             reading.unread.append(Unread(0, text, "it is the project itself, or a part of it", matters=False))
+        elif number not in installed:
+            reason = "nothing that is installed on Linux without extras requires it"
+            reading.unread.append(Unread(0, text, reason, matters=False))
         else:
             reading.items.append(
                 Item(
@@ -99,6 +104,39 @@ def _read_uv(data: Mapping[str, Any], reading: Reading) -> None:
                     text=text,
                 )
             )
+
+
+def _installed_by_uv(packages: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Return the positions of what ``uv sync`` installs on Linux: the group ``dev``, and no extra.
+
+    A lock has several packages of one name (forks). Which one counts is in the markers of what requires it;
+    of extras that exclude one another, uv writes ``extra == 'extra-7-project-name'`` into them.
+    """
+    by_name: dict[str, list[int]] = {}
+    for number, package in enumerate(packages):
+        by_name.setdefault(package["name"], []).append(number)
+    own = [at for at, package in enumerate(packages) if {"virtual", "editable"} & package["source"].keys()]
+    project = [at for at in own if "." in packages[at]["source"].values()]
+    waiting: list[tuple[int, str]] = [(at, "") for at in project or own]
+    seen = set(waiting)
+    while waiting:
+        at, extra = waiting.pop()
+        package = packages[at]
+        needs = list(package.get("dependencies", []))
+        if extra:
+            needs = package.get("optional-dependencies", {}).get(extra, [])
+        elif at in own:
+            needs += package.get("dev-dependencies", {}).get("dev", [])
+        for need in needs:
+            if not counts_on_linux(need.get("marker", ""), extra=""):
+                continue
+            for other in by_name.get(need["name"], []):
+                if any(packages[other].get(key) != need[key] for key in ("version", "source") if key in need):
+                    continue
+                found = {(other, more) for more in ("", *need.get("extra", []))} - seen
+                seen |= found
+                waiting += found
+    return {at for at, _ in seen} if own else {*range(len(packages))}
 
 
 def _uv_url(source: Mapping[str, str]) -> str:

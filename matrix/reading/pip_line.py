@@ -84,8 +84,10 @@ _LINUX = {
 _PYTHONS = [{"python_version": f"3.{n}", "python_full_version": f"3.{n}.9"} for n in range(6, 17)]
 
 
-def counts_on_linux(marker: str) -> bool:
+def counts_on_linux(marker: str, **chosen: str) -> bool:
     """Return whether a marker (PEP 508) can hold on Linux on x86-64, with any Python and any extra.
+
+    `chosen` has values of other variables, such as `extra`.
 
     Examples
     --------
@@ -96,7 +98,7 @@ def counts_on_linux(marker: str) -> bool:
         return True
     try:
         parsed = Marker(marker)
-        return any(parsed.evaluate({**_LINUX, **python}) for python in _PYTHONS)
+        return any(parsed.evaluate({**_LINUX, **python, **chosen}) for python in _PYTHONS)
     except (InvalidMarker, UndefinedEnvironmentName, UndefinedComparison, RecursionError):
         return True
 

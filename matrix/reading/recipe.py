@@ -8,6 +8,7 @@ https://apptainer.org/docs/user/latest/definition_files.html.
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 import shlex
 from typing import TYPE_CHECKING
@@ -37,7 +38,7 @@ _BOOTSTRAP = re2.compile(r"(?im)^[ \t]*Bootstrap[ \t]*:")
 _SECTION = re2.compile(r"[ \t]*%(\w+)(.*)")
 _HERE = re2.compile(r"<<-?[\"']?(\w+)[\"']?")
 _ARGUMENT = re2.compile(r"\{\{\s*(\w+)\s*\}\}")
-_FLAGS = re.compile(r"(?:--\S+\s+)+")
+_FLAGS = re.compile(r"(?:--\S+(?:\s|\\\r?\n)+)+")
 _LONGEST_SHOWN = 100
 
 
@@ -69,7 +70,8 @@ def read(text: str, name: str) -> Reading:
     (['ubuntu', 'torch 2.5.1'], ['./own.sh'])
     """
     is_definition = _BOOTSTRAP.search(text) is not None
-    stages = _of_definition(text) if is_definition else _of_dockerfile(text)
+    folder = posixpath.dirname(name) or "."
+    stages = _of_definition(text, folder) if is_definition else _of_dockerfile(text, folder)
     kind = "definition file" if is_definition else "Dockerfile"
     if stages and not is_definition and not stages[0].base:
         kind = "fragment of a Dockerfile"
@@ -115,6 +117,7 @@ def _add(reading: Reading, stage: _Stage, *, is_first: bool) -> None:
     reading.variables |= shell.exported
     reading.channels += shell.channels
     reading.find_links += shell.find_links
+    reading.constraints += shell.constraints
     reading.findings += [split_by_shell(line, text) for line, text in shell.split_by_shell]
 
 
@@ -160,15 +163,15 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         yield start, "\n".join(parts)
 
 
-def _of_dockerfile(text: str) -> list[_Stage]:
+def _of_dockerfile(text: str, folder: str) -> list[_Stage]:
     stages: list[_Stage] = []
     positions: dict[str, int] = {}
-    before = Shell(payload_matters=True)  # ARG before the first FROM
+    before = Shell(payload_matters=True, context=folder)  # ARG before the first FROM
     for number, line in _logical_lines(text):
         match = _INSTRUCTION.fullmatch(line)
         name = match[1].upper() if match else ""
         if name == "FROM":
-            stage = _stage(match[2], number, before)
+            stage = _stage(match[2], number, before, folder)
             stage.parent = positions.get(stage.base.lower(), -1)
             if stage.parent >= 0:
                 stage.shell.inherit(stages[stage.parent].shell)
@@ -180,18 +183,18 @@ def _of_dockerfile(text: str) -> list[_Stage]:
                 _set(before, match[2], exported=False)
             elif line.strip():
                 # A fragment has no FROM; its ARGs belong to it.
-                stages.append(_Stage("", "", 1, Shell(payload_matters=True)))
+                stages.append(_Stage("", "", 1, Shell(payload_matters=True, context=folder)))
                 stages[0].shell.values |= before.values
         if stages and line.strip():
             _instruction(stages[-1], name, match[2] if match else line, number, before)
     return stages
 
 
-def _stage(rest: str, number: int, before: Shell) -> _Stage:
+def _stage(rest: str, number: int, before: Shell, folder: str) -> _Stage:
     words = [word for word in before.expand(rest).split() if not word.startswith("--")]
     base = words[0] if words else ""
     name = words[2] if len(words) > 2 and words[1].lower() == "as" else ""  # noqa: PLR2004
-    return _Stage(name, base, number, Shell(payload_matters=True))
+    return _Stage(name, base, number, Shell(payload_matters=True, context=folder))
 
 
 def _instruction(stage: _Stage, name: str, rest: str, number: int, before: Shell) -> None:
@@ -200,6 +203,7 @@ def _instruction(stage: _Stage, name: str, rest: str, number: int, before: Shell
     if name == "RUN":
         folder = shell.directory
         flags = _FLAGS.match(rest)
+        _mount(shell, flags[0] if flags else "")
         script = _of_exec_form(rest[flags.end() :] if flags else rest)
         shell.run(script, number)
         shell.directory = folder
@@ -214,8 +218,20 @@ def _instruction(stage: _Stage, name: str, rest: str, number: int, before: Shell
         shell.enter(shell.expand(rest.strip()))
     elif name in {"COPY", "ADD"} and (source := re2.search(r"--from=(\S+)", rest)):
         stage.copied_from.append(source[1])
+    elif name in {"COPY", "ADD"}:
+        words = [word for word in shell.expand(_of_exec_form(rest)).split() if not word.startswith("--")]
+        shell.copy(words)
     reason = "it installs no package" if name else "it is no instruction"
     stage.notes.append(Unread(number, shown, reason, not name or name == "ONBUILD"))
+
+
+def _mount(shell: Shell, flags: str) -> None:
+    """Read ``--mount=type=bind,source=FILE,target=PATH``."""
+    for flag in flags.replace("\\\n", " ").split():
+        keys = dict(part.partition("=")[::2] for part in flag.removeprefix("--mount=").split(","))
+        source, target = keys.get("source", keys.get("src", "")), keys.get("target", keys.get("dst", ""))
+        if keys.get("type", "bind") == "bind" and source and target and "from" not in keys:
+            shell.copy([source, target])
 
 
 def _set(shell: Shell, rest: str, *, exported: bool) -> None:
@@ -241,7 +257,7 @@ def _of_exec_form(text: str) -> str:
     return shlex.join(map(str, words)) if isinstance(words, list) else text
 
 
-def _of_definition(text: str) -> list[_Stage]:
+def _of_definition(text: str, folder: str) -> list[_Stage]:
     stages: list[_Stage] = []
     arguments: dict[str, str] = {}
     for section, rest, start, written in _sections(text):
@@ -250,7 +266,7 @@ def _of_definition(text: str) -> list[_Stage]:
             pairs = (line.strip().partition("=") for line in lines if "=" in line)
             arguments |= {key: value.strip("\"'") for key, _, value in pairs}
         if section == "bootstrap" or not stages:
-            stages.append(_Stage("", "", start, Shell(payload_matters=True)))
+            stages.append(_Stage("", "", start, Shell(payload_matters=True, context=folder)))
         if section in {"post", "setup", "environment"}:
             stages[-1].shell.run("\n".join(lines), start)
             continue
@@ -258,14 +274,23 @@ def _of_definition(text: str) -> list[_Stage]:
             stages[-1].base, stages[-1].line = rest, start
         elif section == "stage":
             stages[-1].name = rest
-        elif section == "files" and (source := re2.search(r"from[ \t]+(\S+)", rest)):
-            stages[-1].copied_from.append(source[1])
+        elif section == "files":
+            _files(stages[-1], rest, lines)
         for number, line in enumerate(lines, start=start):
             if line.strip() and not line.lstrip().startswith("#"):
                 shown = printable(shorten(line.strip(), _LONGEST_SHOWN))
                 reason = f"it is of the section {section or 'header'}"
                 stages[-1].notes.append(Unread(number, shown, reason, matters=False))
     return stages
+
+
+def _files(stage: _Stage, rest: str, lines: Sequence[str]) -> None:
+    """Read the section ``%files``: from another stage, or from beside the file."""
+    if source := re2.search(r"from[ \t]+(\S+)", rest):
+        stage.copied_from.append(source[1])
+        return
+    for words in map(str.split, lines):
+        stage.shell.copy(words if len(words) > 1 else words * 2)
 
 
 def _filled(lines: list[str], arguments: Mapping[str, str]) -> list[str]:

@@ -76,6 +76,7 @@ RULES: dict[str, Severity] = {
     "unknown-torch": "warning",
     "torch-python": "error",
     "cuda-package": "error",
+    "cuda-image": "error",
     "cpu-only": "error",
     "does-not-fit": "error",
     "second-triton": "error",
@@ -227,8 +228,6 @@ class Document(msgspec.Struct, kw_only=True):
     """The entries that conda reads."""
     findings: list[Finding] = []
     """Problems in the structure of the file."""
-    variables: Mapping[str, str] = {}
-    """Those that pip runs with; conda sets its own only when pip has run."""
     has_pip_section: bool = True
     editable: bool = True
 

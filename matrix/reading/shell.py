@@ -6,18 +6,24 @@ items, variables, or an unread line that says whether it may install something.
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
+from fnmatch import fnmatch
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from builders.network.urls import public_index
 from builders.probe.environment import INSTALLERS
 from matrix.reading.conda_file import conda_item
 from matrix.reading.items import Item, Unread
 from matrix.reading.pip_line import is_location, pip_item
-from resolver.texts import printable
+from matrix.reading.requirements import read as read_requirements
+from resolver.errors import UsageError
+from resolver.texts import printable, read_text
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
@@ -222,7 +228,9 @@ def _escaped(char: str) -> str:
 class Shell:
     """The state of a shell, and what its commands install."""
 
-    def __init__(self, *, payload_matters: bool) -> None:
+    def __init__(self, *, payload_matters: bool, context: str = ".") -> None:
+        self._context = context
+        """The directory of a recipe, from which it copies files into the image."""
         self.items: list[Item] = []
         self.unread: list[Unread] = []
         self.exported: dict[str, str] = {}
@@ -230,12 +238,15 @@ class Shell:
         """All variables, exported or not, whose value is a text."""
         self.channels: list[str] = []
         self.find_links: list[str] = []
+        self.constraints: list[Item] = []
         self.directory = "/"
         self.modules: list[str] = []
         self.launches: list[tuple[int, list[str]]] = []
         """Commands that start tasks or containers, with their lines."""
         self.split_by_shell: list[tuple[int, str]] = []
         """Requirements that the shell takes apart, with their lines."""
+        self._copies: list[tuple[str, str]] = []
+        """Paths of the image, and what beside the recipe is copied to them."""
         self._clones: dict[str, _Clone] = {}
         self._payload_matters = payload_matters
         """Whether a command that is not known may install something; a job script starts programs."""
@@ -246,7 +257,28 @@ class Shell:
         self.exported |= other.exported
         self.values |= other.exported
         self._clones |= other._clones
+        self._copies += other._copies
         self.directory = other.directory
+
+    def copy(self, words: Sequence[str]) -> None:
+        """Note what is copied into the image from the directory of the recipe."""
+        *sources, target = [word.strip("\"'") for word in words] or [""]
+        self._copies += [(self._path(target), source) for source in sources]
+
+    def _copied(self, path: str) -> Path | None:
+        """Return the file beside the recipe that was copied to a path of the image; links do not leave it."""
+        top = os.path.realpath(self._context)
+        for target, source in reversed(self._copies):
+            inner = posixpath.relpath(path, target)
+            folder, _, last = source.rpartition("/")
+            names = [source] if inner == "." else [posixpath.join(source, inner)]
+            names += [posixpath.join(folder, inner)] if fnmatch(inner, last) else []
+            for name in names:
+                file = posixpath.join(self._context, name.lstrip("/"))
+                is_file = os.path.isfile(file)  # noqa: PTH113  accepts any text
+                if is_file and Path(os.path.realpath(file)).is_relative_to(top):
+                    return Path(file)
+        return None
 
     def run(self, text: str, line: int, nested: int = 0) -> None:
         """Read commands of which the first is on a line."""
@@ -445,7 +477,9 @@ class Shell:
             path = posixpath.dirname(path)
         return self._clones.get(path)
 
-    def _build(self, command: Command, path: str, indexes: tuple[str, ...] = ()) -> None:
+    def _build(
+        self, command: Command, path: str, indexes: tuple[str, ...] = (), *, isolated: bool = False
+    ) -> None:
         """Add what is built from a directory: the repository that was cloned to it, if one was."""
         clone = self._clone_at(self._path(path))
         if clone is None and path.endswith(".whl") and any(each.built for each in self._clones.values()):
@@ -456,7 +490,7 @@ class Shell:
             clone.built = True
             url = f"git+{clone.url}{f'@{clone.ref}' if clone.ref else ''}"
             item = pip_item(url, line=command.line, shown=command.text, indexes=indexes)
-            self.items += [item] if item else []
+            self.items += [replace(item, isolated=isolated)] if item else []
 
     def _python(self, command: Command, words: Sequence[str]) -> None:
         words = _after_options(words, set()) if words[:1] != ["-m"] else list(words)
@@ -466,7 +500,9 @@ class Shell:
         elif module == "uv":
             self._uv(command, words[2:])
         elif module == "build":
-            self._build(command, "".join(_split(words[2:], set())[1][:1]) or ".")
+            options, named = _split(words[2:], set())
+            isolated = not {"-n", "--no-isolation"} & {name for name, _ in options}
+            self._build(command, "".join(named[:1]) or ".", isolated=isolated)
         elif words and words[0].rpartition("/")[2] == "setup.py" and set(words) & _BUILDS:
             self._build(command, posixpath.dirname(words[0]) or ".")
         else:
@@ -490,16 +526,47 @@ class Shell:
         options, named = _split(words[1:], _PIP_VALUES)
         indexes = self._indexes(options)
         self.find_links += [value for name, value in options if name in _PIP_LINKS]
+        isolated = self._isolates(options)
         for name, value in options:
-            if name in _PIP_FILES:
+            if name in _PIP_FILES and not self._follow(command, name, value, indexes, isolated=isolated):
                 self._leave_file(command, name, value)
         for word in [*named, *(value for name, value in options if name in _EDITABLE)]:
             if is_location(word) and "://" not in word:
-                self._build(command, word.partition("[")[0], indexes)
+                self._build(command, word.partition("[")[0], indexes, isolated=isolated)
             else:
-                self._add(command, word, pip_item(word, line=command.line, indexes=indexes))
+                item = pip_item(word, line=command.line, indexes=indexes)
+                self._add(command, word, item and replace(item, isolated=isolated))
         if not named and not options:
             self._note(command, "it names no package", matters=False)
+
+    def _isolates(self, options: Sequence[tuple[str, str]]) -> bool:
+        stated = self.values.get("PIP_NO_BUILD_ISOLATION", "").lower()  # inverted: see ISOLATION_VARIABLE
+        return "--no-build-isolation" not in dict(options) and stated not in {"0", "false", "no", "off"}
+
+    def _follow(
+        self, command: Command, name: str, value: str, indexes: tuple[str, ...], *, isolated: bool
+    ) -> bool:
+        """Read a file of requirements that was copied into the image; return whether it could be read."""
+        file = self._copied(self._path(value))
+        if file is None:
+            return False
+        try:
+            reading = read_requirements(read_text(file, pipes=False), str(file))
+        except UsageError:
+            return False
+        if reading.index_urls:
+            indexes = (*(indexes or (public_index(),)), *reading.index_urls)
+        found = [
+            replace(item, file=item.file or str(file), indexes=item.indexes or indexes, isolated=isolated)
+            for item in reading.items
+        ]
+        is_constraint = name in {"-c", "--constraint", "--override"}
+        (self.constraints if is_constraint else self.items).extend(found)
+        self.constraints += reading.constraints
+        self.find_links += reading.find_links
+        self.unread += [replace(each, file=each.file or str(file)) for each in reading.unread]
+        self._note(command, "the file that it names was read", matters=False)
+        return True
 
     def _leave_file(self, command: Command, name: str, value: str) -> None:
         text = printable(f"{name} {value}")

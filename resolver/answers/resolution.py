@@ -226,7 +226,7 @@ def _age_warning(catalog: Catalog, request: Request, candidates: Sequence[Candid
     for candidate in candidates:
         rows = _dated_rows(catalog, request, candidate.name)
         own = candidate.release or next((row for row in rows if row.version == candidate.version), None)
-        day = own.released if own else None
+        day = own.released if own and not candidate.inferred_from else None  # else that of another release
         known = [row for row in rows if row.released and row.released <= request.target.date]
         newest = max(known, key=lambda row: (row.released, sort_key(row.version)), default=None)
         if day and newest and newest.released and newest.released - day > _OLD:

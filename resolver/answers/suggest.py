@@ -20,6 +20,7 @@ from resolver.compiling.request import demand_text
 from resolver.errors import MatrixError
 from resolver.facts.schema import PLATFORM
 from resolver.model import IMAGE, Preinstalled, Request, Requirement, Suggestion
+from resolver.requirements import parse_requirement
 from resolver.solving.session import Session
 from resolver.versions import join_words, sort_key
 
@@ -65,6 +66,7 @@ def changes_of(
     """
     requirements, target = request.requirements, request.target
     changes = [_free(one) for one in requirements if one.specifier is not None and not one.reason]
+    changes += _same_module(catalog, requirements)
     if target.base_image:
         changes.append(RequestChange("any base image of the site", partial(_retarget, base_image=None)))
     elif target.backend == "rocm":
@@ -86,6 +88,21 @@ def changes_of(
         changes += _on_cpu(request, stated or requirements)
         changes += _other_sites(catalog, request, stated or requirements)
     return changes
+
+
+def _same_module(catalog: Catalog, requirements: Sequence[Requirement]) -> Iterator[RequestChange]:
+    """Yield changes to other distributions of the catalog that install the module of a requested one."""
+    for one in requirements:
+        own = catalog.package.get(one.name)
+        others = [row.name for row in catalog.package.values() if own and row.import_name == own.import_name]
+        for name in sorted({*others} - {one.name}) if own and own.import_name else ():
+            text = f"with {name}, which installs the same module, instead of {one.name}"
+            yield RequestChange(text, partial(_renamed, one=one, name=name))
+
+
+def _renamed(request: Request, *, one: Requirement, name: str) -> Request:
+    others = (other for other in request.requirements if other != one)
+    return replace(request, requirements=(*others, parse_requirement(name)))
 
 
 def _public_images(catalog: Catalog, request: Request) -> Iterator[RequestChange]:

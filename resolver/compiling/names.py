@@ -41,6 +41,14 @@ def replacement(catalog: Catalog, name: str, *, conda: bool = False) -> Replaces
     return max(rows, key=lambda row: len(row.name), default=None)
 
 
+def image_for_cuda(catalog: Catalog, address: str) -> Replaces | None:
+    """Return the row about a container image for CUDA, by its address without transport, tag and digest."""
+    name = address.removeprefix("docker://").removeprefix("docker.io/").partition("@")[0]
+    folder, slash, last = name.rpartition("/")
+    row = catalog.replaces.get((f"{folder}{slash}{last.partition(':')[0]}", False))
+    return row if row and row.image else None
+
+
 def for_rocm(catalog: Catalog, request: Request) -> tuple[Request, list[Notice]]:
     """Return a request for the ROCm builds of distributions that have them under another name, with notes.
 

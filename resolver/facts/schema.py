@@ -670,6 +670,8 @@ class Replaces(Row, frozen=True, kw_only=True):
     """Normalized name of the distribution; ``*`` stands for any text."""
     conda: bool = False
     """Whether it is a package of conda."""
+    image: bool = False
+    """Whether it is a container image, without its tag."""
     by: tuple[str, ...] = ()
     """Distributions that take its place."""
     effect: Literal["rocm", "cpu", "drop", "none"]

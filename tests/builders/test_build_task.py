@@ -29,6 +29,7 @@ from builders.building.compilation import copy_out
 from builders.building.directory import BuildDirectory
 from builders.building.inputs import Limits, requirements_of
 from builders.building.plan import Task, local_build_host
+from builders.building.rebuild import differences, rebuild_wheel
 from builders.building.task import build_wheel
 from builders.environments.layers import BuildEnvironment, Layers
 from builders.environments.wheelhouse import FetchOptions
@@ -242,6 +243,64 @@ def test_wheel_does_not_depend_on_build_directory(task_for: MakeTask, tmp_path: 
     assert wheels[0].read_bytes() == wheels[1].read_bytes()
     answer = answer_of(wheels[0], "names_its_file", tmp_path / "loaded")
     assert answer == "/matrix/source/names_its_file-1.0/names_its_file/native.c"
+
+
+STAMPED = """
+import time
+from pathlib import Path
+from setuptools import Extension, setup
+stamp = time.strftime("%d_%H:%M:%S") if {stamps} else "unknown"
+Path("stamped/built.py").write_text("# Written by the build\\nTIME = '" + stamp + "'\\n")
+native = Extension("stamped._native", ["stamped/native.c"], extra_compile_args=["-DBUILT=" + stamp])
+setup(name="stamped", version="1.0", packages=["stamped"], ext_modules=[native])
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("stamps", [False, True])
+def test_rebuild_is_compared(
+    stamps: bool, task_for: MakeTask, index: Index, tmp_path: Path, contents: Contents
+) -> None:
+    source = tmp_path / "stamped"
+    shutil.copytree(PACKAGES / "names_its_file" / "names_its_file", source / "stamped")
+    native = source / "stamped" / "native.c"
+    text = native.read_text().replace("__FILE__", "TEXT(BUILT)")
+    native.write_text(f"#define TEXT_OF(x) #x\n#define TEXT(x) TEXT_OF(x)\n{text}")
+    (source / "setup.py").write_text(STAMPED.format(stamps=stamps))
+    task = task_for("stamped", source=source)
+    published = build(task, index)
+    before = contents(index.root)
+    time.sleep(1.1)
+
+    found = rebuild_wheel(task, published, index, Limits(jobs=1), SILENT)
+
+    assert contents(index.root) == before
+    differing = {finding.evidence["member"]: finding.evidence["where"] for finding in found}
+    expected = {f"stamped/_native{SUFFIX}": "section .rodata", "stamped/built.py": "line 2"}
+    assert differing == (expected if stamps else {})
+    assert all("Both look like a time" in finding.message for finding in found)
+    assert len(list(index.builds.iterdir())) == stamps  # the directory of the rebuild is kept
+
+
+def test_difference_is_explained(compile_object: Callable[..., Path], tmp_path: Path) -> None:
+    wheels = []
+    for number, path in enumerate(("/scratch/ann/builds/4f2a", "/scratch/ann/builds/9c01")):
+        built = compile_object("_native.so", f'const char *made_in = "{path}/native.c";')
+        wheels.append(tmp_path / str(number) / "tiny-1.0-py3-none-any.whl")
+        wheels[-1].parent.mkdir()
+        with zipfile.ZipFile(wheels[-1], "w") as archive:
+            archive.write(built, "tiny/_native.so")
+            archive.writestr("tiny/data.bin", bytes([0, 1, 2, number]))
+            if number:
+                archive.writestr("tiny/new.py", "")
+            archive.writestr("tiny-1.0.dist-info/RECORD", str(number))
+    object_, data, new = differences(wheels[0], wheels[1], Path("/scratch/ann/builds/9c01"))
+    assert "_native.so: section .rodata differs" in object_.message
+    assert "the published one has '/scratch/ann/builds/4f2a/native.c'" in object_.message
+    assert "the path of its build directory, /scratch/ann/builds/9c01." in object_.message
+    assert data.message == "tiny/data.bin: byte 3 differs."
+    assert new.message == "tiny/new.py: only the rebuilt wheel has this member."
+    assert not list(differences(wheels[0], wheels[0], Path("/scratch")))
 
 
 @pytest.mark.integration

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from matrix.cli import main
-from tests.support.tiny import tiny_index
+from tests.support.tiny import tiny_index, tiny_wheel
 
 CASES = sorted(path.parent for path in Path(__file__).parent.glob("cases/*/expected.toml"))
 CASES = [case for case in CASES if not (case / "log.txt").exists()]
+RESOLVED = [case for case in CASES if "resolve-exit" in (case / "expected.toml").read_text()]
 Capture = pytest.CaptureFixture[str]
 
 
@@ -27,7 +28,12 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Work in an empty directory with an index of a few projects; the index of torch does not answer."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    Path("matrix.toml").write_text('[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n')
+    page = tmp_path / "amd"
+    tiny_wheel(page, "tensorflow-rocm", "2.16.1", tags="cp310-cp310-manylinux_2_28_x86_64")
+    Path("matrix.toml").write_text(
+        '[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n'
+        f'"https://repo.radeon.com/rocm/manylinux/rocm-rel-6.2" = "{page.as_uri()}"\n'
+    )
     projects: dict[str, list[tuple[str, list[str]]]] = {
         "numpy": [("1.23.2", []), ("1.26.2", []), ("1.26.3", []), ("1.26.4", []), ("2.2.6", [])],
         "mpi4py": [("3.1.1", [])],
@@ -36,6 +42,8 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "accelerate": [("0.34.2", [])],
         "onnxruntime-migraphx": [("1.23.0", [])],
         "pyg-lib-rocm": [("0.4.0", [])],
+        # What the metadata on PyPI says is for CUDA.
+        "vllm": [("0.12.0", ["flashinfer-python==0.5.3"]), ("0.6.6.post1", ["xformers==0.0.28.post3"])],
     }
     return (tiny_index(tmp_path / "own", projects) / "simple").as_uri()
 
@@ -51,7 +59,8 @@ def checked(file: str, options: list[str], index: str, capsys: Capture) -> tuple
 def test_thing_gets_the_right_answer(case: Path, index: str, capsys: Capture) -> None:
     expected = tomllib.loads((case / "expected.toml").read_text(encoding="utf-8"))
     for file in expected["files"]:
-        shutil.copy(case / file, file)
+        for name in (file, *expected.get("beside", ())):
+            shutil.copy(case / name, name)
         code, thing, output = checked(file, expected["options"], index, capsys)
         assert code == expected.get("exit", code), thing["text"]
         assert code != expected.get("not-exit", -1), thing["text"]
@@ -78,6 +87,18 @@ def test_thing_gets_the_right_answer(case: Path, index: str, capsys: Capture) ->
             assert [line for line in expected.get("loses", ()) if line in text] == []
 
 
+@pytest.mark.parametrize("case", RESOLVED, ids=lambda path: path.name)
+def test_request_gets_an_answer(case: Path, index: str, capsys: Capture) -> None:
+    expected = tomllib.loads((case / "expected.toml").read_text(encoding="utf-8"))
+    for file in expected["files"]:
+        options = [*expected["options"], "--index-url", index, "--no-lock"]
+        code = main(["resolve", "-r", str(case / file), *options])
+        output = capsys.readouterr().out
+        assert code == expected["resolve-exit"], output
+        assert [words for words in expected.get("resolve-says", ()) if words not in output] == []
+        assert [words for words in expected.get("resolve-never", ()) if words in output] == []
+
+
 def test_pair_of_builds_does_not_contradict_itself(index: str, capsys: Capture) -> None:
     """The same build is not right in one file and for another target in the other."""
     case = next(case for case in CASES if case.name.startswith("003-"))
@@ -88,4 +109,4 @@ def test_pair_of_builds_does_not_contradict_itself(index: str, capsys: Capture) 
 
 
 def test_cases_are_there() -> None:
-    assert len(CASES) >= 37
+    assert len(CASES) >= 46

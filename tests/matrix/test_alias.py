@@ -73,6 +73,33 @@ def test_alias_has_the_same_bytes_everywhere(capsys: Capture) -> None:
     assert one == two
 
 
+@pytest.mark.usefixtures("work")
+def test_rebuilt_alias_is_compared(tmp_path: Path, capsys: Capture) -> None:
+    rebuild = ["build-wheels", "triton", "--rebuild"]
+    assert main(rebuild) == 2
+    assert "has no wheel of triton 3.5.1" in capsys.readouterr().err
+    states(capsys)
+    assert main(rebuild) == 0
+    assert "identical: a rebuild has the same bytes" in capsys.readouterr().out
+
+    index = Index("index")
+    wheel = index.wheels("triton")[0]
+    record = index.provenance_of(wheel)
+    planted = wheel.rename(tmp_path / wheel.name)
+    with zipfile.ZipFile(planted, "a") as archive:
+        archive.writestr("triton/planted.py", "")
+    index.publish(planted, record)
+    assert main([*rebuild, "--format", "json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["status"] == "failed"
+    (row,) = document["wheels"]
+    assert row["state"] == "different"
+    assert [one["message"] for one in row["diagnosis"]] == [
+        "triton/planted.py: only the published wheel has this member."
+    ]
+    assert wheel.read_bytes() == planted.read_bytes()
+
+
 def test_api_builds_the_alias(work: Path) -> None:
     (path,) = matrix.build(matrix.read_lock("matrix.lock"), Index(work / "index"))
     assert path.name == ALIAS

@@ -71,6 +71,7 @@ def test_check_rules_have_cases() -> None:
     seen = {line.split()[1] for case in CASES for line in expected(case)[1]}
     assert set(RULES) - seen == {
         "any-index",  # these need a lock or an index: test_check_command.py
+        "cuda-image",  # a recipe or job: tests/field
         "missing-python",
         "newer-glibc",
         "not-the-lock",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+import matrix
 from builders.index_client import IndexClient
 from matrix.api import read_lock, write_lock
 from matrix.building.locked import check_sources, unnamed_hosts
@@ -181,7 +182,10 @@ def test_lock_of_others_is_checked_by_each_command_that_fetches(command: list[st
     pick = built_pick("apex", git=Git(url="file:///root/private.git", commit="0" * 40))
     Path("matrix.lock").write_text(dumps(lock_of(pick)))
     assert main(command) == 2
-    assert "apex: git+file:///root/private.git is not in an index" in capsys.readouterr().err
+    problem = "apex: git+file:///root/private.git is not in an index"
+    assert problem in capsys.readouterr().err
+    with pytest.raises(LockError, match=re.escape(problem)):
+        matrix.build(read_lock(), matrix.Index("index"))
 
 
 def test_wheel_on_this_machine_is_fetched_if_it_is_the_users(

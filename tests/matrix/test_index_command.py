@@ -25,7 +25,8 @@ MakeWheel = Callable[..., Path]
 def index(tmp_path: Path, make_wheel: MakeWheel) -> Index:
     filled = Index(tmp_path / "index")
     for version in ("1.0", "2.0"):
-        filled.publish(make_wheel("tiny", version), record_of(f"key of {version}"))
+        wheel = make_wheel("tiny", version)
+        filled.publish(wheel, record_of(f"key of {version}", wheel))
     return filled
 
 
@@ -57,7 +58,7 @@ def test_index_list_json_and_text(capsys: Capture) -> None:
 
 def test_index_check_reports_and_repairs(index: Index, capsys: Capture) -> None:
     sound = {"schema": 1, "status": "ok", "index": str(index.root), "sound": True, "findings": []}
-    sound["warnings"] = []
+    sound |= {"warnings": [], "without_provenance": [], "signers": {}}
     assert answer(capsys, "check") == sound
     (index.simple / "tiny" / "index.html").write_text("<html>")
     document = answer(capsys, "check", code=1)
@@ -70,6 +71,35 @@ def test_index_check_reports_and_repairs(index: Index, capsys: Capture) -> None:
     assert capsys.readouterr().out.startswith("1 finding in 2 wheels of 1 project, 1 repaired.\n")
     assert main(["index", "check"]) == 0
     assert "No damage in 2 wheels of 1 project." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [("index", "list"), ("builds",)])
+def test_records_are_listed_as_often_for_many_projects_as_for_one(
+    words: tuple[str, ...],
+    index: Index,
+    make_wheel: MakeWheel,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    """Each listing reads all names of the directory, so one for each wheel takes quadratic time."""
+    listings = []
+    names = Index.names
+
+    def counted(self: Index, path: Path, *, regular: bool = False) -> list[str]:
+        listings.append(path.name)
+        return names(self, path, regular=regular)
+
+    monkeypatch.setattr(Index, "names", counted)
+    assert main([*words]) == 0
+    before = listings.count("provenance")
+    for number in range(5):
+        wheel = make_wheel(f"more{number}", "1.0")
+        index.publish(wheel, record_of(f"key {number}", wheel))
+    listings.clear()
+    capsys.readouterr()
+    assert main([*words]) == 0
+    assert "more4" in capsys.readouterr().out
+    assert listings.count("provenance") == before > 0
 
 
 def test_index_remove_dry_run_then_remove(index: Index, capsys: Capture) -> None:

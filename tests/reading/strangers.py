@@ -279,6 +279,46 @@ wheels = [{ url = "https://files.example/cuda_toolkit-13.0.3.0-py2.py3-none-any.
     ),
     Stranger(
         "uv.lock",
+        "https://github.com/astral-sh/uv/issues/11406",
+        """version = 1
+requires-python = ">=3.11"
+conflicts = [[{ package = "sfm-venv", extra = "cpu" }, { package = "sfm-venv", extra = "cu124" }]]
+
+[[package]]
+name = "filelock"
+version = "3.17.0"
+source = { registry = "https://pypi.org/simple" }
+
+[[package]]
+name = "torch"
+version = "2.6.0"
+source = { registry = "https://pypi.org/simple" }
+dependencies = [
+    { name = "filelock", marker = "(extra == 'extra-8-sfm-venv-cpu' and extra == 'extra-8-sfm-venv-cu124') or (extra != 'extra-8-sfm-venv-cpu' and extra != 'extra-8-sfm-venv-cu124')" },
+]
+
+[[package]]
+name = "torch"
+version = "2.6.0+cu124"
+source = { registry = "https://download.pytorch.org/whl/cu124" }
+
+[[package]]
+name = "sfm-venv"
+version = "0.1.0"
+source = { virtual = "." }
+dependencies = [
+    { name = "torch", version = "2.6.0", source = { registry = "https://pypi.org/simple" }, marker = "extra != 'extra-8-sfm-venv-cu124'" },
+    { name = "torch", version = "2.6.0+cu124", source = { registry = "https://download.pytorch.org/whl/cu124" }, marker = "extra == 'extra-8-sfm-venv-cu124'" },
+]
+
+[package.optional-dependencies]
+cu124 = [{ name = "torch", version = "2.6.0+cu124", source = { registry = "https://download.pytorch.org/whl/cu124" } }]
+""",
+        ["filelock 3.17.0", "torch 2.6.0"],
+        kind="uv.lock",
+    ),
+    Stranger(
+        "uv.lock",
         "https://docs.astral.sh/uv/guides/integration/pytorch/ and locks of public repositories with forks",
         """version = 1
 requires-python = ">=3.11"
@@ -299,8 +339,12 @@ resolution-markers = ["sys_platform == 'linux'"]
 name = "own"
 version = "0.1.0"
 source = { virtual = "." }
+dependencies = [
+    { name = "torch", version = "2.7.1+cu128", source = { registry = "https://download.pytorch.org/whl/cu128" }, marker = "sys_platform == 'win32'" },
+    { name = "torch", version = "2.10.0+rocm7.1", source = { registry = "https://download.pytorch.org/whl/rocm7.1" }, marker = "sys_platform == 'linux'" },
+]
 """,
-        ["torch 2.7.1+cu128", "torch 2.10.0+rocm7.1"],
+        ["torch 2.10.0+rocm7.1"],
         kind="uv.lock",
     ),
     Stranger(

@@ -17,6 +17,7 @@ from resolver.facts.validate import incomplete_rows
 from resolver.model import Conflict, Distribution, Preinstalled, Resolution
 from resolver.requirements import PAIRED_WITH_TORCH, TRITON_NAMES
 from tests.resolver.solve_helpers import ask
+from tests.support.indexes import FakeIndexes, FakeRelease
 
 DAYS = st.dates(datetime.date(2023, 6, 1), datetime.date(2026, 11, 20))
 CPU = {"site": "local", "backend": "cpu", "python": "3.11", "glibc": "2.36"}
@@ -185,3 +186,19 @@ def test_old_release_without_upper_bound_is_incomplete(catalog: Catalog) -> None
     ((row, text, _),) = incomplete_rows(only)
     assert row is catalog.release[key]
     assert "has no upper bound on torch or ROCm, and its newest torch is 2.2" in text
+
+
+def test_the_age_of_a_release_that_the_catalog_lacks_is_not_that_of_another(catalog: Catalog) -> None:
+    """Its facts are those of the nearest older release, but not its day."""
+    tags = ["cp312-cp312-manylinux2014_x86_64", "cp311-cp311-manylinux2014_x86_64"]
+    known = {
+        "cupy": {"13.3.9": FakeRelease(sdist=True, wheels=())},
+        "numpy": {"1.26.4": FakeRelease(wheels=tags)},
+        "simulation": {"1.0": FakeRelease(requires=["cupy>13.2,<13.4"])},
+    }
+    answer = resolve(
+        catalog, ask(catalog, "simulation", site="frontier", day="2026-11-20"), FakeIndexes(known)
+    )
+    assert isinstance(answer, Resolution), answer
+    assert answer.version_of("cupy") == "13.3.9"
+    assert "cupy 13.3.9 is from" not in " ".join(answer.warnings)

@@ -314,6 +314,14 @@ def test_other_day_is_suggested(requirements: str, catalog: Catalog) -> None:
     assert (changed.target.date.year, changed.requirements) == (2026, request.requirements)
 
 
+@pytest.mark.parametrize("name", ["torch-cluster", "torch-sparse", "torch-spline-conv"])
+def test_another_distribution_of_the_module_is_suggested(name: str, catalog: Catalog) -> None:
+    conflict = _conflict(catalog, ask(catalog, f"{name} rocm==7.0.*", site="frontier", day="2026-11-22"))
+    text = f"with {name}-rocm, which installs the same module, instead of {name}"
+    (other,) = [one for one in conflict.suggestions if one.change.startswith(text)]
+    assert {one.name for one in other.request.requirements} == {f"{name}-rocm", "rocm"}
+
+
 def test_conflict_cites_overlay(overlay: Callable[[str], Path]) -> None:
     path = overlay(
         '[[requires]]\npackage = "deepspeed"\non = "python"\nversions = ["==3.8"]\n'
@@ -402,8 +410,9 @@ def test_suggestions_resolve_and_leave_nothing_out(
     if isinstance(answer, Resolution):
         return
     event(f"suggestions: {len(answer.suggestions)}")
-    names = {requirement.name for requirement in request.requirements}
+    modules = {name: row.import_name or name for name, row in catalog.package.items()}
+    names = {modules.get(requirement.name, requirement.name) for requirement in request.requirements}
     for suggestion in answer.suggestions:
         changed = suggestion.request
         assert isinstance(resolve(catalog, changed), Resolution), suggestion.change
-        assert {requirement.name for requirement in changed.requirements} == names
+        assert {modules.get(one.name, one.name) for one in changed.requirements} == names

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Any, get_args
 
 from builders.building.provenance import PredicateType, StatementType
@@ -28,12 +30,14 @@ def results_of(record: dict[str, Any]) -> dict[str, Any]:
     return {name: product["result"] for name, product in annotations.items() if product["role"] == "result"}
 
 
-def record_of(build_key: str) -> dict[str, Any]:
-    """Return the smallest provenance with a build key."""
+def record_of(build_key: str, wheel: Path | None = None) -> dict[str, Any]:
+    """Return the smallest provenance with a build key; without `wheel` it is about no real file."""
+    name = wheel.name if wheel else "wheel"
+    sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest() if wheel else "0" * 64
     (statement_type,), (predicate_type,) = get_args(StatementType), get_args(PredicateType)
     return {
         "_type": statement_type,
-        "subject": [{"name": "wheel", "digest": {"sha256": "0" * 64}}],
+        "subject": [{"name": name, "digest": {"sha256": sha256}}],
         "predicateType": predicate_type,
         "predicate": {
             "buildDefinition": {
