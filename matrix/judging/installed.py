@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from builders.installed.checks import driver_findings, known_bad_findings
 from matrix.judging.packages import TORCH_FAMILY, rocm_of
+from matrix.judging.target import COMMIT, is_same_commit
 from matrix.judging.verdict import JudgedItem
 from resolver.answers.resolve import resolve
 from resolver.compiling.names import replacement
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 NOT_READ = "its wheel was not read"
 _GFX = re.compile(r"gfx[0-9a-f]+")
-_COMMIT = re.compile(r"(git)?[0-9a-f]{7,40}")
 _TORCH = re.compile(r"torch(\d+(?:\.\d+)*)")
 _CUDA_LABEL = re.compile(r"(pt\d+)?cu\d")
 _CUDA_BUILD = re.compile(r"cuda|cu\d{2,}")
@@ -81,14 +81,9 @@ def _is_same(installed: str, picked: str) -> bool:
     wanted = version_or_none(number)
     if have is None or wanted is None or have.public != wanted.public:
         return False
-    if commit and have.local and _COMMIT.fullmatch(have.local):
-        return _is_same_commit(have.local, commit.rstrip(")"))
+    if commit and have.local and COMMIT.fullmatch(have.local):
+        return is_same_commit(have.local, commit.rstrip(")"))
     return wanted.local is None or have.local == wanted.local
-
-
-def _is_same_commit(label: str, commit: str) -> bool:
-    stated = label.removeprefix("git")
-    return stated.startswith(commit) or commit.startswith(stated)
 
 
 def judge_items(reading: Reading, side: Side, expected: ExpectedTarget) -> Iterator[JudgedItem]:
@@ -171,7 +166,7 @@ def of_commit(item: Item, versions: Mapping[str, str], expected: ExpectedTarget)
     """Judge a build whose label is a commit: if the catalog has it, by the torch that it is built for."""
     label, torch = item.version.partition("+")[2], versions.get("torch", "").partition("+")[0]
     commits = [release.variant for release in expected.catalog.releases_of(item.name) if release.variant]
-    if not (_COMMIT.fullmatch(label) and any(_is_same_commit(label, commit) for commit in commits)):
+    if not (COMMIT.fullmatch(label) and any(is_same_commit(label, commit) for commit in commits)):
         return "not-judged", _unknown(label)
     verdict, evidence = _of_facts(item, torch, expected, label)
     return verdict, f"its label {label} is a commit; {evidence}"
@@ -225,7 +220,7 @@ def _of_facts(item: Item, torch: str, expected: ExpectedTarget, commit: str = ""
     except MatrixError:
         return "not-judged", unknown
     pick = answer.pick(item.name) if isinstance(answer, Resolution) else None
-    if pick is None or pick.support == "inferred" or (commit and not _is_same_commit(commit, pick.variant)):
+    if pick is None or pick.support == "inferred" or (commit and not is_same_commit(commit, pick.variant)):
         return "not-judged", unknown
     return (
         "fits",

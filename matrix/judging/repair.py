@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from matrix.judging.target import is_same_commit
 from resolver.answers.explain import blamed, explain_conflict
 from resolver.answers.resolve import solve
 from resolver.compiling.known_bad import broken_combinations
@@ -314,6 +315,8 @@ def changed_versions(
                 yield Change(str(item), pick.version, reason.text if reason else text)
         elif pick.version.partition("+")[0] != public and reason:
             yield Change(str(item), pick.pinned, reason.text, reason.source, for_cuda=label.startswith("cu"))
+        elif pick.variant and is_same_commit(label, pick.variant):
+            continue
         elif label and label != pick.pinned.partition("+")[2]:
             for_cuda = label.startswith("cu")
             text = f"the label {label} means a build for CUDA" if for_cuda else ""

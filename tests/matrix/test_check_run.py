@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
+from matrix.api import write_lock
 from matrix.cli import main
+from matrix.judging.verdict import VERDICTS
 from resolver.lock import read_lock
+from tests.support.locks import local_file, lock_of, locked_pick
+from tests.support.tiny import tiny_wheel
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -113,6 +119,48 @@ def test_variable_of_built_package_is_reported(
     )
     right = findings(FLASH_ATTENTION_TRITON_AMD_ENABLE="TRUE")
     assert not {"verify-variable-required", "probe-import-failed"} & right.keys()
+
+
+def other_version(packages: Path) -> None:
+    metadata = next(packages.glob("idna-*")) / "METADATA"
+    metadata.write_text(metadata.read_text().replace("3.10", "3.9"))
+
+
+DEFECTS = {
+    "sound": lambda _: None,
+    "missing": lambda packages: shutil.rmtree(next(packages.glob("idna-*"))),
+    "other version": other_version,
+    "at every start": lambda packages: (packages / "own.pth").write_text("import sys; sys.own = 1\n"),
+    "not in the lock": lambda packages: tiny_installed(packages, "six", "1.17.0"),
+}
+
+
+def tiny_installed(packages: Path, name: str, version: str) -> None:
+    with ZipFile(tiny_wheel(packages.parents[3] / "files", name, version)) as wheel:
+        wheel.extractall(packages)
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_what_is_verified_is_accepted_without_starting_it(
+    defect: str, python: str, tmp_path: Path, capsys: Capture
+) -> None:
+    """``build-container`` verifies what `check --run` accepts with the lock; `check` accepts it, too."""
+    (packages,) = tmp_path.glob("env/lib/python3*/site-packages")
+    picks = []
+    for name, version in (("sympy", "1.14.0"), ("idna", "3.10")):
+        tiny_installed(packages, name, version)
+        file = local_file(tmp_path / "files" / f"{name}-{version}-py3-none-any.whl")
+        picks.append(locked_pick(name, version, file))
+    write_lock(lock_of(*picks))
+    DEFECTS[defect](packages)
+    environment = str(Path(python).parent.parent)
+    verdicts = {}
+    for options in ((), ("--run",)):
+        main(["check", environment, "--lock", "matrix.lock", "--format", "json", *options])
+        (thing,) = json.loads(capsys.readouterr().out)["things"]
+        verdicts["--run" in options] = thing["verdict"]
+    assert VERDICTS.index(verdicts[False]) >= VERDICTS.index(verdicts[True]), verdicts
+    assert (verdicts[True] == "fits") == (defect in {"sound", "at every start", "not in the lock"}), verdicts
 
 
 def test_dry_run_writes_job_script(capsys: Capture, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 CATALOG = load()
 PLATFORM = {"rocm", "base-image", "python", "kernel-driver", "glibc", "libfabric"}
+TORCH = {"torch", "torchvision", "torchaudio"}
 SETS = [row for row in CATALOG.proven.values() if row.date and row.site]
 Capture = pytest.CaptureFixture[str]
 
@@ -49,6 +50,11 @@ def installed(row: ProvenSet) -> dict[str, str]:
     return versions
 
 
+def wheel_name(name: str, version: str) -> str:
+    return f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+
+
+HASHES = '{ sha256 = "00" }'
 FORMATS = {
     "pip-list.txt": lambda pins: (
         "Package Version\n------- -------\n"
@@ -58,6 +64,24 @@ FORMATS = {
     "conda-list.txt": lambda pins: (
         "# packages in environment at /env:\n#\n# Name Version Build Channel\n"
         + "".join(f"{name} {version} pypi_0 pypi\n" for name, version in pins.items())
+    ),
+    "uv.lock": lambda pins: "".join(
+        f'[[package]]\nname = "{name}"\nversion = "{version}"\nsource = {{ registry = "https://x" }}\n'
+        for name, version in pins.items()
+    ),
+    "pylock.toml": lambda pins: (
+        'lock-version = "1.0"\ncreated-by = "uv"\n'
+        + "".join(
+            f'[[packages]]\nname = "{name}"\nversion = "{version}"\nindex = "https://x.example/simple"\n'
+            f'wheels = [{{ url = "https://x.example/{wheel_name(name, version)}", hashes = {HASHES} }}]\n'
+            for name, version in pins.items()
+        )
+    ),
+    "pixi.lock": lambda pins: (
+        "version: 6\nenvironments:\n  default:\n    packages:\n      linux-64:\n"
+        + "".join(
+            f"      - pypi: https://x.example/{wheel_name(name, version)}\n" for name, version in pins.items()
+        )
     ),
     "list.json": lambda pins: json.dumps([{"name": n, "version": v} for n, v in pins.items()]),
 }
@@ -106,6 +130,23 @@ def test_proven_set_fits_on_its_own_day_in_every_format(row: ProvenSet) -> None:
     assert len(verdicts) == 1
     if row.tier == 1 and judge(CATALOG, row).verdict == "resolves":
         assert verdicts == {"fits"}
+
+
+OF_TORCH = [row for row in SETS if "+rocm" in row.picks.get("torch", "") and {*installed(row)} <= TORCH]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", OF_TORCH, ids=lambda row: row.id)
+def test_proven_set_of_published_wheels_fits_as_a_lock_of_uv(row: ProvenSet, capsys: Capture) -> None:
+    """Or the driver of that day says why not; other sets have builds that no lock of uv can name."""
+    Path("matrix.toml").write_text('[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n')
+    index = (tiny_index(Path("own").absolute(), {"numpy": [("1.26.4", [])]}) / "simple").as_uri()
+    Path("uv.lock").write_text(FORMATS["uv.lock"](installed(row)).replace("https://x", index))
+    options = ["--site", row.site, "--date", str(row.date), "--index-url", index, "--format", "json"]
+    code = main(["check", "uv.lock", *options])
+    (thing,) = json.loads(capsys.readouterr().out)["things"]
+    ids = {finding["id"] for finding in thing["findings"] if finding["severity"] == "error"}
+    assert (code, ids) in ((0, set()), (1, {"other-rocm"})), thing["text"]
 
 
 def in_tree(row: ProvenSet, folder: Path) -> Judgement:
