@@ -250,9 +250,13 @@ def forget_attempt(log: Path) -> None:
 def build_records(index: Index, names: Sequence[str] = ()) -> list[TaskState]:
     """Return the last build of each key in the order of their starts; `names` limits the packages."""
     attempts = list(_attempts(index))
+    projects = names or sorted({*index.projects(), *(build.name for build in attempts)})
+    known: dict[str, list[TaskState]] = {}
+    for build in (*attempts, *_built(index, projects)):
+        known.setdefault(build.name, []).append(build)
     builds = []
-    for project in names or sorted({*index.projects(), *(build.name for build in attempts)}):
-        history = _history(index, project, attempts)
+    for project in projects:
+        history = _history(known.get(project, ()))
         for before, build in pairwise(history):
             build.changed = tuple(changed_inputs(before.inputs, build.inputs))
             build.why = explain_changes(before.title, build.changed)
@@ -273,7 +277,9 @@ def memory_of_failures(index: Index, name: str) -> float:
 
 def changes_since_last_build(task: Task, index: Index) -> tuple[str, tuple[InputChange, ...]]:
     """Return the title of the newest other build of the package, empty if none, and the changed inputs."""
-    history = _history(index, task.pick.name, list(_attempts(index)))
+    name = task.pick.name
+    attempts = [build for build in _attempts(index) if build.name == name]
+    history = _history([*attempts, *_built(index, [name])])
     others = [build for build in history if build.key != task.build_key]
     if not others:
         return "", ()
@@ -309,19 +315,19 @@ def explain_changes(last: str, changes: Sequence[InputChange]) -> str:
     return f"the inputs changed since {last}: {shown}{more}"
 
 
-def _history(index: Index, project: str, attempts: Sequence[TaskState]) -> list[TaskState]:
-    builds = {build.key: build for build in attempts if build.name == project}
-    builds |= {build.key: build for build in _built(index, project)}
-    return sorted(builds.values(), key=_order)
+def _history(builds: Iterable[TaskState]) -> list[TaskState]:
+    """Return the last build of each key, in the order of their starts."""
+    return sorted({build.key: build for build in builds}.values(), key=_order)
 
 
 def _order(build: TaskState) -> tuple[datetime, str]:
     return build.started or build.finished or _NEVER, build.name
 
 
-def _built(index: Index, project: str) -> Iterator[TaskState]:
-    for wheel in index.published(project):
+def _built(index: Index, projects: Iterable[str]) -> Iterator[TaskState]:
+    for wheel in index.published(*projects):
         with suppress(ProvenanceError):
+            project = wheel.path.parent.name
             yield _of_wheel(index, project, wheel.path, read_statement(wheel.provenance))
 
 

@@ -330,10 +330,14 @@ class Index:
     def _names(self, project: str) -> list[str]:
         return [name for name in self.wheel_names(project) if is_wheel(name)]
 
-    def published(self, project: str) -> Iterator[Published]:
-        """Yield a project's wheels with their provenance."""
-        for path in self.wheels(project):
-            yield Published(path, self.provenance_of(path))
+    def published(self, *projects: str) -> Iterator[Published]:
+        """Yield the wheels of projects with their provenance; the records are listed once."""
+        paths = [path for project in projects for path in self.wheels(project)]
+        records: dict[str, list[str]] = {}
+        for record in self.records({path.name for path in paths}):
+            records.setdefault(wheel_of(record), []).append(record)
+        for path in paths:
+            yield Published(path, self._provenance(path, records.get(path.name, ())))
 
     def find(self, project: str, build_key: str) -> Published | None:
         """Return the wheel that was built under a build key, if there is one."""
@@ -430,10 +434,13 @@ class Index:
         Publishers of different wheels with the same name may leave several records: that with its hash
         counts.
         """
+        return self._provenance(wheel, self.records({wheel.name}))
+
+    def _provenance(self, wheel: Path, names: Collection[str]) -> dict[str, Any]:
         if not is_regular(wheel):
             return {}
-        records = [record for path in self.record_paths(wheel) if (record := self._read_record(path))]
-        records = [record for record in records if record.get("size") == wheel.lstat().st_size]
+        read = (self._read_record(self.provenance / name) for name in sorted(names))
+        records = [record for record in read if record.get("size") == wheel.lstat().st_size]
         if len(records) > 1:
             digest = sha256_of_regular(wheel)
             records = [record for record in records if record.get("sha256") == digest]

@@ -36,8 +36,9 @@ from resolver.lock import read_lock
 from resolver.versions import join_words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from builders.index.pages import WheelEntry
     from matrix.command_line.context import Context
     from matrix.show.console import Console
 
@@ -202,7 +203,7 @@ def execute(context: Context) -> int:
 
 def _list(index: Index, args: argparse.Namespace, console: Console) -> int:
     projects = {project_named(index, name) for name in args.projects} or index.projects()
-    rows = [row for project in sorted(projects) for row in _rows(index, project)]
+    rows = list(_rows(index, sorted(projects)))
     if args.format == "json":
         console.document(ListDocument(index=str(index.root), wheels=rows))
         return 0
@@ -217,26 +218,27 @@ def _list(index: Index, args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _rows(index: Index, project: str) -> list[IndexedWheel]:
-    entries = index.entries(project)
-    rows = []
-    for path in index.wheels(project):
-        entry, record = entries.get(path.name), index.provenance_of(path)
-        rows.append(
-            IndexedWheel(
-                project=project,
-                file=path.name,
-                version=entry.version if entry else "",
-                size=path.lstat().st_size,
-                sha256=entry.hashes.sha256 if entry else "",
-                upload_time=entry.upload_time if entry else "",
-                yanked=entry.yanked if entry else False,
-                listed=entry is not None,
-                recorded=bool(record),
-                build_key=build_key_of(record),
-            )
+def _rows(index: Index, projects: Sequence[str]) -> Iterator[IndexedWheel]:
+    entries: Mapping[str, WheelEntry] = {}
+    project = ""
+    for wheel in index.published(*projects):
+        path = wheel.path
+        if path.parent.name != project:
+            project = path.parent.name
+            entries = index.entries(project)
+        entry = entries.get(path.name)
+        yield IndexedWheel(
+            project=project,
+            file=path.name,
+            version=entry.version if entry else "",
+            size=path.lstat().st_size,
+            sha256=entry.hashes.sha256 if entry else "",
+            upload_time=entry.upload_time if entry else "",
+            yanked=entry.yanked if entry else False,
+            listed=entry is not None,
+            recorded=bool(wheel.provenance),
+            build_key=build_key_of(wheel.provenance),
         )
-    return rows
 
 
 def _state(row: IndexedWheel) -> str:

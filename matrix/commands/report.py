@@ -135,14 +135,13 @@ def _build_row(record: TaskState) -> dict[str, Any]:
 
 def wheels(index: Index) -> Iterator[dict[str, Any]]:
     """Yield the wheels of an index with their audit and provenance, if they have them."""
-    for project in index.projects():
-        for wheel in index.published(project):
-            document: dict[str, Any] = {"file": wheel.path.name, "project": project}
-            try:
-                document |= _provenance(read_statement(wheel.provenance))
-            except ProvenanceError:
-                document["findings"] = None
-            yield document
+    for wheel in index.published(*index.projects()):
+        document: dict[str, Any] = {"file": wheel.path.name, "project": wheel.path.parent.name}
+        try:
+            document |= _provenance(read_statement(wheel.provenance))
+        except ProvenanceError:
+            document["findings"] = None
+        yield document
 
 
 def _provenance(statement: Statement) -> dict[str, Any]:

@@ -73,6 +73,35 @@ def test_index_check_reports_and_repairs(index: Index, capsys: Capture) -> None:
     assert "No damage in 2 wheels of 1 project." in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("words", [("index", "list"), ("builds",)])
+def test_records_are_listed_as_often_for_many_projects_as_for_one(
+    words: tuple[str, ...],
+    index: Index,
+    make_wheel: MakeWheel,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    """Each listing reads all names of the directory, so one for each wheel takes quadratic time."""
+    listings = []
+    names = Index.names
+
+    def counted(self: Index, path: Path, *, regular: bool = False) -> list[str]:
+        listings.append(path.name)
+        return names(self, path, regular=regular)
+
+    monkeypatch.setattr(Index, "names", counted)
+    assert main([*words]) == 0
+    before = listings.count("provenance")
+    for number in range(5):
+        wheel = make_wheel(f"more{number}", "1.0")
+        index.publish(wheel, record_of(f"key {number}", wheel))
+    listings.clear()
+    capsys.readouterr()
+    assert main([*words]) == 0
+    assert "more4" in capsys.readouterr().out
+    assert listings.count("provenance") == before > 0
+
+
 def test_index_remove_dry_run_then_remove(index: Index, capsys: Capture) -> None:
     document = answer(capsys, "remove", "tiny==1.0", "--dry-run")
     assert document["removed"] == ["tiny-1.0-py3-none-any.whl"]
