@@ -9,9 +9,9 @@ from typing import Any, get_args
 import msgspec
 
 from builders.building.records import TaskState
+from matrix.building import work
 from matrix.building.planning import Plan
 from matrix.commands import (
-    build_container,
     build_one,
     build_wheels,
     builds,
@@ -39,7 +39,8 @@ DOCUMENTS: dict[str, Any] = {
     "graph": graph.GraphDocument,
     "fetch": fetch.FetchDocument,
     "plan": Plan,
-    "build-container": build_container.ContainerDocument,
+    "build-container": work.ContainerDocument,
+    "build-layer": work.ContainerDocument,
     "build-wheels": build_wheels.BuildResult,
     "build-one": build_one.TaskResult | build_one.TaskResults,
     "builds": builds.BuildList,

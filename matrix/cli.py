@@ -36,8 +36,8 @@ _TYPOS = 2
 """Typos in a short command or value for which a correction is suggested."""
 _GROUPS = {
     "from requirements to an environment": (
-        "resolve", "add", "remove", "build-wheels", "build-container", "env", "check", "explain", "table",
-        "graph", "diff",
+        "resolve", "add", "remove", "build-wheels", "build-container", "build-layer", "env", "check",
+        "explain", "table", "graph", "diff",
     ),
     "build farms": ("plan", "build-one", "builds", "fetch", "index", "report"),
     "maintain": ("catalog", "recipe", "site", "completion", "help"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -184,9 +184,15 @@ class Preinstalled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file that lists them, or `IMAGE`."""
     installed: dict[Name, str] = {}
     """Normalized name to version."""
+    replaced: tuple[Name, ...] = ()
+    """Names that the user excluded: another version may be installed over theirs."""
 
     def __hash__(self) -> int:
-        return hash((self.source, frozenset(self.installed.items())))
+        return hash((self.source, frozenset(self.installed.items()), self.replaced))
+
+    def kept(self, held: Mapping[str, str]) -> dict[str, str]:
+        """Return the versions by name, among those that an environment has, that must not change."""
+        return {name: version for name, version in held.items() if name not in self.replaced}
 
 
 class FactsFile(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -389,7 +395,7 @@ class Resolution(
     def is_complete(self) -> bool:
         """Whether it has every distribution of the environment, with the files that pip may install."""
         published = [pick.files for pick in self.distributions if pick.origin == "published"]
-        return not self.left_open and any(published) and all(published)
+        return not self.left_open and all(published) and bool(published or not self.built())
 
     def built(self, names: Collection[str] = ()) -> list[Distribution]:
         """Return the distributions to build, in install order; only `names` if given.

@@ -1,4 +1,4 @@
-"""The container or environment of `matrix build-container`: its plan, and what an interruption leaves.
+"""What `build-container` or `build-layer` makes: its plan, and what an interruption leaves.
 
 Everything except the result is in the directory ``RESULT.files`` next to it. The new container is made there,
 and gets its final name, which replaces an older container, only at the end.
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from builders.containers.squashfs import Squashfs
 from builders.machine.process import output_of, run
 from builders.network.urls import local_path, without_password
 from builders.storage.files import (
@@ -29,7 +30,9 @@ from builders.storage.files import (
     share_finished,
     write_atomic,
 )
+from matrix.consumers import UNPACKED
 from matrix.consumers.shared.container_variables import DISTURBING, VISIBLE, is_visible
+from matrix.consumers.shared.shell import HIDDEN
 from matrix.show.render import format_size
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
@@ -102,17 +105,17 @@ class Container:
                 kind = "a symbolic link" if path.is_symlink() else "neither a file nor a directory"
                 msg = f"{path} is {kind}. Nothing was changed."
                 raise UsageError(msg, hint="Remove it, or name a container where there is space.")
+        example = f"train{self.maker.suffixes[0]}"
         if self.maker.mark:
             if self.path.exists() and not (self.path / self.maker.mark).exists():
                 msg = f"{self.path} exists and is not an environment of this kind. It would be replaced."
                 raise UsageError(msg, hint="Name another directory.")
         elif self.path.is_dir():
-            raise UsageError(f"{self.path} is a directory.", hint="Name a file, such as train.sif.")
-        elif self.path.suffix not in {".sif", ".simg", ".img"}:
-            msg = (
-                f"The first argument is the container to build, but {self.path.name!r} does not end in .sif."
-            )
-            raise UsageError(msg, hint="Example: matrix build-container train.sif apex deepspeed")
+            raise UsageError(f"{self.path} is a directory.", hint=f"Name a file, such as {example}.")
+        elif self.path.suffix not in self.maker.suffixes:
+            made, suffix, name = self.maker.makes, self.maker.suffixes[0], self.path.name
+            msg = f"The first argument is the {made} to build, but {name!r} does not end in {suffix}."
+            raise UsageError(msg, hint=f"Example: matrix build-{made} {example} apex deepspeed")
 
     @property
     def program(self) -> str:
@@ -175,11 +178,39 @@ class Container:
         self.save()
 
     def _remove_new(self) -> None:
-        for path in (self.new, *self.folder.glob(f"{self.path.name}.new-*")):
+        left = (
+            found for end in (".new-*", f"{UNPACKED}*") for found in self.folder.glob(self.path.name + end)
+        )
+        for path in (self.new, *left):
             if path.is_dir():
                 remove_tree(path)
             else:
                 path.unlink(missing_ok=True)
+
+
+class Layer(msgspec.Struct):
+    """What a layer holds. JSON output is this struct, encoded."""
+
+    files: int
+    size: int
+    """Bytes of the file."""
+    content: int
+    """Bytes of the files in it."""
+    hides: list[str]
+    """The files of the image that are not seen with it."""
+    run: str
+    """The command that starts Python with it."""
+
+
+def read_layer(path: Path, run_line: str) -> Layer:
+    """Return what a layer holds."""
+    with path.open("rb") as file:
+        image = Squashfs(file, 0)
+        entries = [*image.entries()]
+        hidden = [entry for entry in entries if entry.path == f"/{HIDDEN}"]
+        text = b"".join(part for entry in hidden for part in image.chunks(entry) if isinstance(part, bytes))
+    size = sum(entry.size for entry in entries)
+    return Layer(len(entries), path.stat().st_size, size, text.decode().splitlines(), run_line)
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -233,17 +264,19 @@ class Space(msgspec.Struct):
     free: int
 
 
-def space_of(lock: Resolution, folder: Path) -> list[Space]:
-    """Return the space that the files, the container and its base image need in `folder` and others."""
+def space_of(lock: Resolution, folder: Path, maker: Maker) -> list[Space]:
+    """Return the space that the files, the result and its base image need in `folder` and others."""
     files = [pick.files[0] for pick in lock.distributions if pick.origin == "published" and pick.files]
     image = Path(lock.image.path) if lock.image and lock.image.path.startswith("/") else None
     base = image.stat().st_size if image and image.is_file() else 0
     wheels = sum(file.size for file in files)
     download = sum(file.size for file in files if not cached_file(file).exists())
     temporary = os.environ.get("TMPDIR", "")
+    if maker.makes == "layer":  # it does not hold the image
+        base = 0
     needs = [
         ("downloads", cache_root(), download),
-        ("the files and the container", folder, wheels + base),
+        (f"the files and the {maker.makes}", folder, wheels + base),
         ("the unpacked base image", Path(temporary if is_visible(temporary) else VISIBLE[0]), base),
     ]
     return [Space(purpose, str(path), needed, _free(path)) for purpose, path, needed in needs]

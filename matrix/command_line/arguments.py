@@ -73,6 +73,7 @@ def request_arguments(request: Request, **more: object) -> tuple[str, ...]:
         "base_image": target.base_image,
         "prefer": request.prefer if request.prefer != "advised" else None,
         "keep_installed": request.preinstalled.source if request.preinstalled else None,
+        "replace": request.preinstalled.replaced if request.preinstalled else None,
         "no_prebuilt": request.no_prebuilt,
         "no_network_plugin": request.no_network_plugin,
         "ops": request.ops,

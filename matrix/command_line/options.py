@@ -326,6 +326,23 @@ def add_build_host_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_kept(parser: argparse.ArgumentParser) -> None:
+    """Add the options that keep what is installed."""
+    parser.add_argument(
+        "--keep-installed",
+        metavar="FILE|image",
+        help="keep installed distributions as they are: those listed in FILE (output of pip list or pip "
+        "freeze), or those of the chosen base image",
+    )
+    parser.add_argument(
+        "--replace",
+        metavar="NAME",
+        type=normalized_name,
+        action="append",
+        help="do not keep the installed NAME, so that another version may be installed over it (repeatable)",
+    )
+
+
 def add_ops(parser: argparse.ArgumentParser) -> None:
     """Add the option that chooses the ops of a package, which is a part of the request."""
     parser.add_argument(

@@ -11,6 +11,7 @@ from matrix.command_line.options import (
     add_format,
     add_index_access,
     add_input_options,
+    add_kept,
     add_names,
     add_ops,
     add_target_options,
@@ -74,12 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the tool that will install the wheels, as for matrix env: %(choices)s. For tools that use the "
         "machine's glibc (tykky, pip, uv), the base image may not have a newer one",
     )
-    parser.add_argument(
-        "--keep-installed",
-        metavar="FILE|image",
-        help="keep installed distributions as they are: those listed in FILE (output of pip list or pip "
-        "freeze), or those of the chosen base image",
-    )
+    add_kept(parser)
     parser.add_argument(
         "--upgrade",
         metavar="NAME",

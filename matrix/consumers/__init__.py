@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -18,13 +18,18 @@ if TYPE_CHECKING:
     from matrix.consumers.shared.installation import Installation, Layout, WrittenFile
 
 
+UNPACKED = ".unpacked"
+"""The end of the name of the directory that a layer is packed from."""
+
+
 def _no_findings(_: Installation, __: Layout) -> list[Finding]:
     return []
 
 
 class Maker(msgspec.Struct, frozen=True, kw_only=True):
-    """How `matrix build-container` makes one container or environment from the files of a consumer."""
+    """How one container, environment or layer is made from the files of a consumer."""
 
+    makes: Literal["container", "layer"] = "container"
     programs: tuple[str, ...]
     module: str
     """LUMI's modules that have the program, as arguments of ``module load``."""
@@ -33,8 +38,12 @@ class Maker(msgspec.Struct, frozen=True, kw_only=True):
     """Returns the command that makes it, given the directory of the files and the path of the result."""
     python: Callable[[Path, Path], str] | None = None
     """Returns the command that starts its Python, given the same paths; None for an image."""
+    run: Callable[[str, str, Path], str] | None = None
+    """Returns the command that runs Python with a layer, given the program, the base image and the layer."""
     mark: str = ""
-    """A file in every environment of this kind, relative to its directory; empty for an image."""
+    """A file in every environment of this kind, relative to its directory; empty for a file."""
+    suffixes: tuple[str, ...] = (".sif", ".simg", ".img")
+    """The ends of its name, if it is a file."""
     job: tuple[str, ...] = ()
     """The resources of srun that it needs on LUMI, where login nodes are too small for it."""
 

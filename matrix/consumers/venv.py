@@ -10,8 +10,8 @@ from __future__ import annotations
 from shlex import join, quote
 from typing import TYPE_CHECKING
 
-from builders.constants import MOUNT_POINT
-from matrix.consumers import Consumer, Maker
+from builders.constants import MOUNT_POINT, SOURCE_DATE_EPOCH
+from matrix.consumers import UNPACKED, Consumer, Maker
 from matrix.consumers.shared.installation import WrittenFile
 from matrix.consumers.shared.requirements import (
     IMAGE_HASHES_HINT,
@@ -86,8 +86,9 @@ def _pack(installation: Installation) -> WrittenFile:
     return script(
         _PACK,
         _PACK,
-        head=head(installation, "venv", _PACK, [f"Usage: bash {_PACK}"]),
-        stoppable=stoppable(_PACK, "venv", ".sqsh"),
+        head=head(installation, "venv", _PACK, [f"Usage: bash {_PACK} [FILE]"]),
+        stoppable=stoppable(_PACK, "packed"),
+        epoch=SOURCE_DATE_EPOCH,
     )
 
 
@@ -104,20 +105,27 @@ def _run(installation: Installation) -> WrittenFile:
     )
 
 
-def _with(venv: Path, script: Path) -> list[str]:
-    return ["env", f"MATRIX_VENV={venv}", "bash", str(script)]
+def _run_line(program: str, image: str, layer: Path) -> str:
+    """Return the command that runs Python with a layer, as LUMI's guide writes it."""
+    line = join([program, "exec", "-B", f"{layer}:{_PREFIX}:image-src=/", image, "python"])
+    variable = f"{program.upper()}ENV"
+    return f"{variable}_PREPEND_PATH={_PREFIX}/bin {variable}_PYTHONNOUSERSITE=1 {line}"
 
 
-CONSUMER = Consumer(
-    file="requirements.txt",
-    emit=_emit,
-    hashes_hint=IMAGE_HASHES_HINT,
-    maker=Maker(
-        programs=("apptainer", "singularity"),
-        module="LUMI",
-        install="Install Apptainer or SingularityCE.",
-        command=lambda folder, target: _with(target, folder / _MAKE),
-        python=lambda folder, target: join([*_with(target, folder / _RUN), "python"]),
-        mark="pyvenv.cfg",
+CONSUMER = Consumer(file="requirements.txt", emit=_emit, hashes_hint=IMAGE_HASHES_HINT)
+LAYER = Maker(
+    makes="layer",
+    programs=("apptainer", "singularity"),
+    module="LUMI",
+    install="Install Apptainer or SingularityCE.",
+    command=lambda folder, target: [
+        *("env", f"MATRIX_VENV={target}{UNPACKED}", "bash", "-ec", 'bash "$1" && bash "$2" "$3"', "layer"),
+        *map(str, (folder / _MAKE, folder / _PACK, target)),
+    ],
+    python=lambda folder, target: join(
+        ["env", f"MATRIX_VENV={target}", "bash", str(folder / _RUN), "python"]
     ),
+    run=_run_line,
+    suffixes=(".sqsh",),
 )
+"""How `matrix build-layer` makes the file, by the scripts of this consumer."""

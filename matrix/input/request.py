@@ -50,7 +50,9 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         requirements += _glibc_of_consumer(settings.consumer or "", target, catalog)
     preinstalled = None
     if settings.keep_installed:
-        preinstalled = read_preinstalled(settings.keep_installed, catalog, settings.base_image or "")
+        read = read_preinstalled(settings.keep_installed, catalog, settings.base_image or "")
+        read = replace(read, replaced=tuple(sorted({*map(normalize_name, settings.replace)})))
+        preinstalled = replace(read, installed=read.kept(read.installed))
     return Request(
         target,
         tuple(requirements),

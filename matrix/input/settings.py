@@ -70,6 +70,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     """The tool that will install the wheels, as for ``matrix env --for``."""
     keep_installed: str | None = None
     """A file that lists the installed distributions to keep, or ``image``."""
+    replace: list[str] = []
+    """Installed distributions that are not kept."""
     account: str = ""
     mirrors: dict[str, str] = {}
     """Maps URL prefixes to their replacement."""

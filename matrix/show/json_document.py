@@ -109,7 +109,7 @@ def resolution_document(resolution: Resolution, changes: Sequence[LockChange] = 
     if kept:
         picks = {pick.name: pick.version for pick in resolution.picks if pick.origin == "preinstalled"}
         ignored = sorted(kept.installed.keys() - picks.keys() - {"python", "rocm"})
-        kept = PreinstalledDocument(kept.source, kept.installed, picks, ignored)
+        kept = PreinstalledDocument(kept.source, kept.installed, kept.replaced, picks, ignored)
     target = TargetDocument(**asdict(resolution.target), kept=kept or UNSET)
     return ResolutionDocument(**{**asdict(resolution), "target": target, "changes": tuple(changes)})
 

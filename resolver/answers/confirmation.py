@@ -1,9 +1,10 @@
 """Confirm an answer: resolvelib and `packaging` resolve the request again, with only what the lock has.
 
-resolvelib is a second resolver. It begins with the request, follows what was recorded as the requirements of
-each distribution of the lock, and must reach all of them and nothing else. Specifiers, markers, extras and
-Requires-Python are evaluated by `packaging`. Neither the search nor the parsers that it uses have a part in
-this, because their mistakes would confirm themselves. A difference is a fault of the program, not an answer.
+resolvelib is a second resolver. It begins with the request and what it keeps of a base image, follows what
+was recorded as the requirements of each distribution of the lock, and must reach all of them and nothing
+else. Specifiers, markers, extras and Requires-Python are evaluated by `packaging`. Neither the search nor the
+parsers that it uses have a part in this, because their mistakes would confirm themselves. A difference is a
+fault of the program, not an answer.
 """
 
 from __future__ import annotations
@@ -78,14 +79,14 @@ def confirm(lock: Resolution, recorded: Mapping[str, Recorded], closed: Collecti
 
 
 def _reached(provider: _LockProvider) -> set[str]:
-    """Return everything that the request requires directly or indirectly.
+    """Return everything that the request, or what it keeps, requires directly or indirectly.
 
     resolvelib takes quadratic time in the number of distributions. So it resolves the request alone, and then
     each distribution with what that requires itself. As the lock has one candidate for each name, this
     accepts the same locks as one resolution of everything.
     """
     reached: set[str] = set()
-    left = [_REQUEST]
+    left = [_REQUEST, *provider.kept]
     while left:
         key = left.pop()
         roots = provider.roots() if key == _REQUEST else [_Need(key, key, is_met=True)]
@@ -109,6 +110,8 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
         self._recorded = recorded
         self._closed = closed
         self._is_left_open = bool(lock.left_open)
+        self.kept = [pick.name for pick in lock.distributions if pick.origin == "preinstalled"]
+        """What stays whether or not anything requires it."""
         platform = {pick.name: pick for pick in lock.picks}
         self._picks = platform | {pick.name: pick for pick in lock.distributions}  # ROCm can be both
         self.chosen = {name: pick.version for name, pick in self._picks.items()}

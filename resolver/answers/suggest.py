@@ -90,6 +90,18 @@ def changes_of(
     return changes
 
 
+def _replacing(request: Request, names: Collection[str]) -> Iterator[RequestChange]:
+    """Yield changes that install another version over each of these distributions that is kept."""
+    kept = request.preinstalled
+    if kept is None:
+        return
+    for name in sorted({*names} & kept.installed.keys()):
+        others = {other: version for other, version in kept.installed.items() if other != name}
+        replaced = replace(kept, installed=others, replaced=tuple(sorted({*kept.replaced, name})))
+        text = f"with another {name} over that of the base image"
+        yield RequestChange(text, partial(replace, preinstalled=replaced))
+
+
 def _same_module(catalog: Catalog, requirements: Sequence[Requirement]) -> Iterator[RequestChange]:
     """Yield changes to other distributions of the catalog that install the module of a requested one."""
     for one in requirements:
@@ -272,7 +284,10 @@ def suggest(
     groups = [item for item in core if isinstance(item, LinkGroup)]
     names = blamed(core)
     sited = any(demand.kind == "fact" and demand.variable.name in _SET_BY_SITE for demand in demands)
-    changes = changes_of(catalog, request, sited=sited, stated=stated)
+    changes = [
+        *_replacing(request, names),
+        *changes_of(catalog, request, sited=sited, stated=stated),
+    ]
     backend = request.target.backend
     links = [link for group in groups for link in group.links]
     if any(link.object in {"", "rocm"} and link.source.endswith(_FILES) for link in links):

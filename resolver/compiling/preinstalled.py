@@ -104,7 +104,7 @@ def _keep_image_content(builder: ProblemBuilder) -> None:
         raise UsageError(
             msg, hint="Use a list instead: `pip list > installed.txt`, then `--keep-installed installed.txt`."
         )
-    images = inspected_images(builder.catalog, builder.target)
+    images = inspected_images(builder.catalog, builder.request)
     known = any_candidate if builder.target.base_image else version_in([row.name for row in images])
     builder.demand_requested("base-image", known, "you asked to keep the content of the base image")
     pythons = [

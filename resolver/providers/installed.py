@@ -26,7 +26,7 @@ from resolver.versions import join_words, version_or_none
 if TYPE_CHECKING:
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
-    from resolver.model import Preinstalled, Request, Target
+    from resolver.model import Preinstalled, Request
 
 
 class InstalledVersion(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ def installed_names(catalog: Catalog, request: Request) -> set[str]:
         return set()
     if request.preinstalled.source != IMAGE:
         return set(request.preinstalled.installed)
-    return {name for image in inspected_images(catalog, request.target) for name in image.holds}
+    return {name for image in inspected_images(catalog, request) for name in image.holds}
 
 
 def installed_versions(catalog: Catalog, request: Request) -> Mapping[str, str]:
@@ -55,7 +55,7 @@ def installed_versions(catalog: Catalog, request: Request) -> Mapping[str, str]:
         return {}
     image = catalog.image.get(request.target.base_image or "")
     if preinstalled.source == IMAGE and not preinstalled.installed and image:
-        return image.holds
+        return preinstalled.kept(image.holds)
     return preinstalled.installed
 
 
@@ -101,16 +101,20 @@ class InstalledProvider:
             text = f"the base image contains {name} {version}"
             return {version: Fact(text, "observed", source_of(preinstalled))} if version else {}
         facts: dict[str, Fact] = {}
-        for image in inspected_images(self._catalog, self._request.target):
+        for image in inspected_images(self._catalog, self._request):
             version = image.holds.get(name)
             if version:
                 facts.setdefault(version, Fact.of(image, f"a base image contains {name} {version}", note=""))
         return facts
 
 
-def inspected_images(catalog: Catalog, target: Target) -> list[schema.Image]:
-    """Return the base images that may be chosen and whose content is known."""
-    return [row for row in catalog.image.values() if row.holds and target.base_image in {None, row.name}]
+def inspected_images(catalog: Catalog, request: Request) -> list[schema.Image]:
+    """Return the base images that may be chosen and whose content is known, with what is kept of it."""
+    named, preinstalled = request.target.base_image, request.preinstalled
+    rows = [row for row in catalog.image.values() if row.holds and named in {None, row.name}]
+    if preinstalled is None or not preinstalled.replaced:
+        return rows
+    return [replace(row, holds=preinstalled.kept(row.holds)) for row in rows]
 
 
 def source_of(preinstalled: Preinstalled) -> str:

@@ -120,8 +120,9 @@ class Requirements(Part):
             )
             hint = hint_for_unknown(name, self.world.bound, self.index.candidates)
             raise NoVersionError(msg, name, hint=hint)
-        if not nodes[0].allowed_by(requirement.specifier) and not when:
-            but = self._but_url(nodes[0], 0)
+        is_kept = name in self.world.installed  # then its version is a fact, and the two contradict
+        if not nodes[0].allowed_by(requirement.specifier) and not when and not is_kept:
+            but = self._but_only(nodes[0], 0)
             msg = f"No release of {name} matches {shorten(requirement.text)!r}{but}."
             versions = [release.version for release in nodes[0].releases]
             hints = (closest_versions(requirement, versions), ignored := self.index.ignored(name))
@@ -131,7 +132,8 @@ class Requirements(Part):
         for choices in nodes:
             allowed = choices.allowed_by(requirement.specifier)
             terms = {**when, choices.number: choices.everything & ~allowed}
-            self.search.add(terms, replace(link, object=choices.key))
+            predicate = link.predicate + (self._but_only(choices, allowed) if is_kept else "")
+            self.search.add(terms, replace(link, object=choices.key, predicate=predicate))
 
     def _require_triton(self, terms: Terms, requirement: Requirement, link: Link) -> None:
         limits = self.world.limits.get(requirement.name, ())
@@ -302,7 +304,7 @@ class Requirements(Part):
         for choices in nodes:
             allowed = choices.allowed_by(requirement.specifier)
             excluded = choices.everything & ~allowed & terms.get(choices.number, -1)  # it may require itself
-            why = self._but_url(choices, allowed) or ("" if allowed else ", which matches no release")
+            why = self._but_only(choices, allowed) or ("" if allowed else ", which matches no release")
             predicate = link.predicate + why
             self.search.add(
                 {**terms, choices.number: excluded},
@@ -321,11 +323,15 @@ class Requirements(Part):
             return f"whose build for AMD GPUs has another name, {join_words(row.by)}"
         return "" if name in self.world.installed or self.index.url(name) else stub(self.world.catalog, name)
 
-    def _but_url(self, choices: Choices, allowed: int) -> str:
-        """Return the end of a message about a requirement that a direct reference does not meet."""
-        if allowed or not self.index.url(choices.name):
+    def _but_only(self, choices: Choices, allowed: int) -> str:
+        """Return the end of a message about a requirement that the only possible version does not meet."""
+        name = choices.name
+        if allowed:
             return ""
-        return f", but the URL of {choices.name} points to {choices.releases[0].version}"
+        if self.index.url(name):
+            return f", but the URL of {name} points to {choices.releases[0].version}"
+        kept = self.world.installed.get(name)
+        return f", but the base image contains {name} {kept}" if kept else ""
 
     def _load_closed(self, number: int, mask: int) -> None:
         """Add the requirements of a distribution of the catalog, as far as an index has its metadata."""

@@ -196,6 +196,46 @@ def test_environment_on_image_is_created_packed_verified_and_updated(user: User)
     assert sorted(path.name for path in user.work.glob("matrix-venv*")) == ["matrix-venv.sqsh"]
 
 
+def test_layer_holds_only_what_the_image_lacks(user: User) -> None:
+    """The layer has a pure package and an extension; another numpy would be a conflict."""
+    others = user.work / "others"
+    others.mkdir()
+    compiled = {"tinyext.abi3.so": (user.work / "made" / "tinyext.abi3.so").read_bytes()}
+    wheel_of(others, "cext", "1.0", compiled, requires=("numpy", "torch"), tag="cp311-abi3-linux_x86_64")
+    wheel_of(others, "notriton", "1.0", {"triton.py": b"VALUE = 1\n"})
+    target = ["--site", "local", "--backend", "rocm", "--gfx90a", "--driver", "30.30"]
+    kept = ["--base-image", str(user.image), "--executor", "local", "--format", "json"]
+
+    def make(*requirements: str) -> subprocess.CompletedProcess[str]:
+        words = ["build-layer", "x.sqsh", *requirements, *target, *kept]
+        return user.rig.matrix(*words, cwd=user.work, env={"PIP_FIND_LINKS": str(others)})
+
+    refused = make("cext", f"numpy!={NUMPY}")
+    assert refused.returncode == 1, refused.stderr
+    (core,) = json.loads(refused.stdout)["core"]
+    assert core["text"] == f"you asked for numpy!={NUMPY}, but the base image contains numpy {NUMPY}"
+
+    good(make("cext", "einops", "numpy"))
+    first = (user.work / "x.sqsh").read_bytes()
+    picks = read_lock(user.work / "x.lock").distributions
+    assert {pick.name for pick in picks if pick.origin != "preinstalled"} == {"einops", "cext"}
+    shutil.rmtree(user.work / "x.sqsh.files")
+    done = make("cext", "einops", "numpy")
+    good(done)
+    assert (user.work / "x.sqsh").read_bytes() == first
+    layer = json.loads(done.stdout)["layer"]
+    assert layer["hides"] == []
+    program = "import einops, tinyext, numpy; print(numpy.__file__)"
+    ran = user.run("bash", "-c", f"{layer['run']} -c '{program}'")
+    good(ran)
+    assert ran.stdout.startswith("/opt/venv/lib/")
+
+    hidden = make("notriton")
+    assert hidden.returncode == 1, hidden.stdout + hidden.stderr
+    assert "/opt/venv/lib/python3.11/site-packages/triton.py of triton-rocm" in hidden.stderr
+    assert (user.work / "x.sqsh").read_bytes() == first
+
+
 @pytest.mark.parametrize("source", ["index", "wheelhouse"])
 def test_definition_extends_image(user: User, source: str) -> None:
     """The wheels of the index come from a server, and others from the index that this machine uses."""

@@ -1,4 +1,4 @@
-"""``matrix build-container``: plan, skipped steps, interruptions and failures.
+"""``matrix build-container`` and ``build-layer``: plan, skipped steps, interruptions and failures.
 
 Stand-ins take the place of cotainr, Apptainer, tykky, Slurm's programs and the verification. The real ones
 are in ``tests/integration/test_cotainr.py``.
@@ -23,9 +23,10 @@ from builders.findings import Finding
 from builders.index import Index
 from builders.storage.lease import exclusive_lock
 from matrix.api import write_lock
+from matrix.building import work as work_module
 from matrix.building.container import STEPS
 from matrix.cli import main
-from matrix.commands import build_container, build_wheels
+from matrix.commands import build_wheels
 from matrix.consumers import consumer_names, container_consumers, load_consumer
 from matrix.input.facts_file import Draft
 from matrix.judging.verdict import Judgement, Verdict
@@ -33,7 +34,7 @@ from resolver.facts.catalog import load
 from resolver.facts.schema import Package, Requires
 from resolver.lock import read_lock
 from resolver.model import BaseImage, Resolution
-from tests.support.locks import built_pick, local_file, lock_of, locked_pick, with_image
+from tests.support.locks import built_pick, local_file, lock_of, locked_pick, with_image, with_kept
 from tests.support.records import record_of
 from tests.support.tiny import tiny_wheel
 
@@ -95,7 +96,7 @@ class Verification:
 @pytest.fixture
 def verification(monkeypatch: Patch) -> Verification:
     stand_in = Verification()
-    monkeypatch.setattr(build_container, "judge_thing", stand_in)
+    monkeypatch.setattr(work_module, "judge_thing", stand_in)
     return stand_in
 
 
@@ -421,7 +422,7 @@ def test_lock_of_another_command_is_not_used(
         return check(thing, context, wheels)
 
     monkeypatch.setattr(build_wheels, "planned_wheels", plan)
-    monkeypatch.setattr(build_container, "judge_thing", judge)
+    monkeypatch.setattr(work_module, "judge_thing", judge)
     assert made() == 0
     assert seen == [{"torch", "sympy"}]
     wheels = {path.name.partition("-")[0] for path in Path("train.sif.files", "wheels").iterdir()}
@@ -435,13 +436,13 @@ def test_second_of_two_at_once_does_nothing(work: Path, monkeypatch: Patch, caps
 
     @contextmanager
     def wait(path: Path, **options: Any) -> Iterator[None]:
-        monkeypatch.setattr(build_container, "exclusive_lock", taken)
+        monkeypatch.setattr(work_module, "exclusive_lock", taken)
         assert made() == 0
         capsys.readouterr()
         with taken(path, **options):
             yield
 
-    monkeypatch.setattr(build_container, "exclusive_lock", wait)
+    monkeypatch.setattr(work_module, "exclusive_lock", wait)
     assert made() == 0
     assert capsys.readouterr().out == "Nothing to do: train.sif is up to date, verified.\n"
     assert calls(work) == 1
@@ -486,7 +487,7 @@ def test_other_directory_is_not_replaced(work: Path, capsys: Capture) -> None:
 
 def test_consumers_with_one_result_are_offered() -> None:
     offered = {name for name in consumer_names() if load_consumer(name).maker}
-    assert offered == {*container_consumers()} == {"apptainer", "cotainr", "tykky", "venv"}
+    assert offered == {*container_consumers()} == {"apptainer", "cotainr", "tykky"}
 
 
 @pytest.fixture
@@ -615,6 +616,83 @@ def test_container_has_the_wheel_of_its_lock_among_several_builds(
     assert made() == 2
     assert other.read_text() == "somebody's own"
     assert str(other) in capsys.readouterr().err
+
+
+APPTAINER = """#!/bin/bash
+# Stand-in for Apptainer: the environment has a file with another time each time, or the steps are killed.
+for word; do case "$word" in *:/user-software) folder=${word%:/user-software} ;; esac; done
+echo call >> "$STANDINS/calls"
+[ -n "$folder" ] || exit 0
+echo "home = /opt" > "$folder/pyvenv.cfg"
+echo /opt/venv/lib/sympy.py > "$folder/hidden.txt"
+touch -d "@$(($(date +%s) - 1000 * $(wc -l < "$STANDINS/calls")))" "$folder"/*
+[ -z "$KILLED" ] || kill -9 "$PPID"
+"""
+
+
+@pytest.fixture
+def on_image(work: Path, add_program: Callable[[str, str], None]) -> Path:
+    """Let the lock keep torch of its image, for a layer; return the directory."""
+    add_program("apptainer", APPTAINER)
+    (work / "standins" / "singularity").unlink()
+    write_lock(with_kept(read_lock(Path("matrix.lock")), "torch"), Path("x.lock"))
+    Path("matrix.lock").unlink()
+    return work
+
+
+def layer(*options: str) -> int:
+    return main(["build-layer", "x.sqsh", *options])
+
+
+def test_layer_is_packed_with_its_own_lock_and_the_line_to_run_it(on_image: Path, capsys: Capture) -> None:
+    assert layer("--format", "json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [step["name"] for step in document["steps"]] == [*STEPS[:4], "layer", "verify"]
+    assert document["lock"] == "x.lock"
+    held = document["layer"]
+    assert (held["files"], held["hides"]) == (2, ["/opt/venv/lib/sympy.py"])
+    assert held["size"] == Path("x.sqsh").stat().st_size
+    assert held["run"].endswith(f"-B {on_image}/x.sqsh:/user-software:image-src=/ {on_image}/base.sif python")
+    assert layer() == 0
+    output = capsys.readouterr()
+    assert output.out == "Nothing to do: x.sqsh is up to date, verified.\n"
+    assert not Path("matrix.lock").exists()
+
+
+def test_layer_packed_twice_is_identical(on_image: Path, capsys: Capture) -> None:
+    assert layer() == 0
+    out = capsys.readouterr()
+    assert "x.sqsh is ready, verified: 2 files" in out.out
+    assert "sympy 1.14.0" in out.out
+    assert "It hides 1 file of the image: /opt/venv/lib/sympy.py" in out.err
+    first = Path("x.sqsh").read_bytes()
+    Path("x.sqsh").unlink()
+    assert layer() == 0
+    assert Path("x.sqsh").read_bytes() == first
+    assert calls(on_image) == 2
+
+
+def test_layer_continues_after_its_script_was_killed(on_image: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("KILLED", "1")
+    assert layer() == 1
+    assert not Path("x.sqsh").exists()
+    monkeypatch.delenv("KILLED")
+    assert [*Path("x.sqsh.files").glob("x.sqsh.unpacked*")]
+    assert layer() == 0
+    assert not [*Path("x.sqsh.files").glob("x.sqsh.*")]
+    del on_image
+
+
+def test_layer_needs_its_image_and_its_name(on_image: Path, capsys: Capture) -> None:
+    assert main(["build-layer", "x.sif"]) == 2
+    assert (
+        "The first argument is the layer to build, but 'x.sif' does not end in .sqsh."
+        in capsys.readouterr().err
+    )
+    (on_image / "base.sif").unlink()
+    assert layer() == 3
+    assert "The base image base is not on this machine" in capsys.readouterr().err
+    assert not Path("x.sqsh.files").exists()
 
 
 def test_incomplete_lock_names_hidden_sources(work: Path, capsys: Capture, monkeypatch: Patch) -> None:

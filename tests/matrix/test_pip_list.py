@@ -186,6 +186,7 @@ def test_json_names_kept_and_ignored_distributions(capsys: Capture) -> None:
     assert document["target"]["kept"] == {
         "source": "list.txt",
         "installed": INSTALLED,
+        "replaced": [],
         "picks": {"apex": "1.9.0", "numpy": "2.1.3", "torch": "2.9.1+rocm6.4.lumi"},
         "ignored": ["typing-extensions"],
     }

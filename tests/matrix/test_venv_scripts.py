@@ -32,6 +32,7 @@ esac
 echo "version = ${STEPS:-1}" > "$venv/pyvenv.cfg"
 """
 MKSQUASHFS = """#!/usr/bin/env bash
+case "$1" in -help*) exit 1 ;; esac
 [ -z "${STEPS:-}" ] || { sleep 60 & echo $! > "$2"; wait; }
 [ -z "${FULL:-}" ] || { echo half > "$2"; echo "Write failed because No space left on device" >&2; exit 1; }
 cp "$1/pyvenv.cfg" "$2"

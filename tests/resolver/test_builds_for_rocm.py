@@ -364,6 +364,20 @@ def test_suggestions_for_the_cpu_have_the_name_that_was_asked_for(catalog: Catal
         assert has(one.request, "tensorflow") == (one.request.target.backend == "cpu")
 
 
+@pytest.mark.parametrize("replaced", [(), ("deepspeed",)])
+def test_everything_in_an_image_is_kept_also_if_nothing_requires_it(
+    catalog: Catalog, replaced: tuple[str, ...]
+) -> None:
+    indexes = FakeIndexes({"einops": {"0.8.1": FakeRelease()}})
+    image = "lumi-multitorch-full-u24r64f21m43t29-20260124_092648.sif"
+    request = ask(catalog, "einops", site=LUMI, day=DAY, base_image=image)
+    lock = resolve(catalog, replace(request, preinstalled=Preinstalled(IMAGE, replaced=replaced)), indexes)
+    assert isinstance(lock, Resolution)
+    kept = {pick.name for pick in lock.distributions if pick.origin == "preinstalled"}
+    assert kept == {*catalog.image[image].holds} - {*replaced}
+    assert {pick.name for pick in lock.distributions} == {*kept, "einops"}
+
+
 @pytest.mark.parametrize(
     ("text", "image", "kept"),
     [

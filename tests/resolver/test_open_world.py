@@ -478,6 +478,28 @@ def test_preinstalled_release_stays() -> None:
     assert origins["c"] == ("published", True)
 
 
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ("b==1", "you asked for b==1, but the base image contains b 0.5"),
+        ("c==2", "c 2 requires b>=1, but the base image contains b 0.5"),
+    ],
+)
+def test_what_contradicts_a_preinstalled_release_is_a_conflict_unless_it_is_replaced(
+    asked: str, text: str
+) -> None:
+    projects: Projects = {"a": PAIR, "b": PAIR, "c": {"2": ["b>=1"], "1": ["b", "a"]}}
+    kept = Preinstalled("environment", {"a": "1", "b": "0.5"})
+    conflict = answer(projects, asked, preinstalled=kept)
+    assert isinstance(conflict, Conflict)
+    assert text in [item.text for item in conflict.core]
+    assert any("b" in getattr(one.request.preinstalled, "replaced", ()) for one in conflict.suggestions)
+    replaced = Preinstalled("environment", {"a": "1"}, ("b",))
+    resolution = answer(projects, asked, preinstalled=replaced)
+    assert isinstance(resolution, Resolution)
+    assert [pick.origin for pick in resolution.distributions if pick.name == "b"] == ["published"]
+
+
 def test_python_changes_if_package_requires_it() -> None:
     projects: Projects = {"a": {"1": ["b"]}, "b": versions("1", requires_python="<3.12")}
     resolution = answer(projects, "a", pythons=("3.13", "3.12", "3.11"))

@@ -8,7 +8,7 @@ from importlib.resources import files
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from builders.constants import CERTIFICATE_VARIABLES
+from builders.constants import CERTIFICATE_VARIABLES, SOURCE_DATE_EPOCH
 from matrix.consumers.shared.container_variables import DISTURBING, LIMITING, REFERENCE, VISIBLE
 from matrix.consumers.shared.installation import MARK, WrittenFile, comments, files_in_wheelhouse
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from resolver.model import Distribution
 
 ENVIRONMENT = "environment.sh"
+HIDDEN = "hidden.txt"
+"""The list of the image's files that an environment hides, in its directory; none if it hides nothing."""
 _PLACEHOLDER = re.compile(r"@([A-Z_]+)@")
 
 
@@ -44,13 +46,12 @@ def head(installation: Installation, consumer: str, name: str, notes: Sequence[s
     return fill("head.sh", about="\n".join(comments(about)), script=name)
 
 
-def stoppable(script: str, target: str, suffix: str = "") -> str:
+def stoppable(script: str, target: str) -> str:
     """Return the lines that define ``stoppable``, which runs a command that ends with the script.
 
-    They also report unfinished results of killed scripts: the shell variable `target` with the path of the
-    result, and `suffix` behind it.
+    They also report unfinished results of killed scripts, whose path is in the shell variable `target`.
     """
-    return fill("stoppable.sh", script=script, target=target, suffix=suffix)
+    return fill("stoppable.sh", script=script, target=target)
 
 
 def container_environment() -> str:
@@ -152,13 +153,23 @@ def environment_steps(installation: Installation, prefix: str, folder: str) -> s
         torch=quote(torch.version if torch else ""),
         prefix=prefix,
         files=folder,
+        epoch=SOURCE_DATE_EPOCH,
         no_deps=installation.no_deps,
         variables="".join(f"{name}={value} " for name, value in installation.rocm_variables.items()),
         system="--system-site-packages" if torch else "",
         limits=limits,
         image_limits=f"-c {prefix}/image.txt" if torch else "",
         check=installed_check(installation.on_top, installation.preinstalled),
+        hides=_hides(installation, prefix) if torch else "",
     )
+
+
+def _hides(installation: Installation, prefix: str) -> str:
+    """Return the lines that list the image's files that the environment hides; only replaced ones may be."""
+    preinstalled = installation.lock.request.preinstalled
+    replaced = json.dumps(preinstalled.replaced if preinstalled else ())
+    program = fill("hides.py.txt", prefix=prefix, replaced=replaced, hidden=HIDDEN)
+    return f"{prefix}/bin/python - <<'HIDES'\n{program}\nHIDES"
 
 
 def _limits(installation: Installation, prefix: str) -> str:

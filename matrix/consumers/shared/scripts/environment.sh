@@ -1,5 +1,7 @@
 set -eu
 export PYTHONNOUSERSITE=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+# Compiled modules then depend neither on the time nor on the order of sets, so the same files are made again.
+export SOURCE_DATE_EPOCH=@EPOCH@ PYTHONHASHSEED=0
 unset PIP_USER PIP_TARGET PIP_PREFIX PIP_REQUIRE_VIRTUALENV
 minor=@PYTHON@
 torch=@TORCH@
@@ -34,3 +36,4 @@ without_pip=
 @PREFIX@/bin/python - <<'CHECK'
 @CHECK@
 CHECK
+@HIDES@

@@ -6,6 +6,8 @@ venv=${MATRIX_VENV:-$here/matrix-venv}
 # If both exist, the directory is newer, because packing removes it.
 if [ -f "$venv/pyvenv.cfg" ]; then
     bind=$venv:/user-software
+elif [ -f "$venv" ]; then
+    bind=$venv:/user-software:image-src=/,ro
 elif [ -f "$venv.sqsh" ]; then
     bind=$venv.sqsh:/user-software:image-src=/,ro
 else

@@ -18,6 +18,6 @@ stop() {
     printf '%s: interrupted; %s was not changed\n' @SCRIPT@ "$@TARGET@" >&2
     exit 130
 }
-for left in "$@TARGET@@SUFFIX@".new-* "$@TARGET@@SUFFIX@".old-*; do
+for left in "$@TARGET@".new-* "$@TARGET@".old-*; do
     printf '%s: %s belongs to a build that still runs or was killed; if no build runs, remove it\n' @SCRIPT@ "$left" >&2
 done
