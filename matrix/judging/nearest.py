@@ -68,14 +68,25 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     left = [item for item in reading.items if item.known_as in drop]
     changes += [Change(str(item), "", "you left it out") for item in left]
     pins = [item for item in items if item.installer == "conda" and item.version and item.name != "python"]
-    found = _Nearest(context, [*pins, *reading.constraints], _pages(reading))
+    limits, pages = [*pins, *reading.constraints], _pages(reading)
+    found = _Nearest(context, limits, pages)
     expected = expect_request(context.request(), catalog, "pip")
+    is_unread = False
     try:
-        answer, versions, unknown = found.of(kept)
+        try:
+            answer, versions, unknown = found.of(kept)
+        except MatrixError as error:
+            if not pages:
+                raise
+            judged.findings.append(Finding("not-judged", "warning", error.message, error.hint))
+            found, is_unread = _Nearest(context, limits), True
+            answer, versions, unknown = found.of(kept)
     except MatrixError as error:
         judged.findings.append(Finding("not-judged", "warning", error.message, error.hint))
         judged.changes = changes
-        judged.distributions += [_open(item, error.message) for item in reading.items]
+        judged.distributions += [
+            _open(item, f"it comes from {item.url}" if item.url else error.message) for item in reading.items
+        ]
         return None
     if isinstance(answer, Resolution):
         answer, kept, changes, versions = found.without_moving_torch(answer, kept, changes, versions)
@@ -84,7 +95,7 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         [*changes, *versions, *unlabelled],
         key=lambda change: (change.before.split()[0] != "torch", not change.for_cuda),
     )
-    stated = dict(_without_release(unknown, reading, is_offline=context.settings.offline))
+    stated = dict(_without_release(unknown, reading, is_offline=context.settings.offline or is_unread))
     stated |= {item.name: ("not-judged", evidence) for item, evidence in built.items()}
     if not reading.find_links and all(map(is_index_of_torch, reading.index_urls)):
         stated |= _known_commits(reading, stated, expected)

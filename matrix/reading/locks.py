@@ -116,6 +116,8 @@ def _installed_by_uv(packages: Sequence[Mapping[str, Any]]) -> set[int]:
     for number, package in enumerate(packages):
         by_name.setdefault(package["name"], []).append(number)
     own = [at for at, package in enumerate(packages) if {"virtual", "editable"} & package["source"].keys()]
+    if not any(key.endswith("dependencies") for at in own for key in packages[at]):
+        return {*range(len(packages))}
     project = [at for at in own if "." in packages[at]["source"].values()]
     waiting: list[tuple[int, str]] = [(at, "") for at in project or own]
     seen = set(waiting)
@@ -136,7 +138,7 @@ def _installed_by_uv(packages: Sequence[Mapping[str, Any]]) -> set[int]:
                 found = {(other, more) for more in ("", *need.get("extra", []))} - seen
                 seen |= found
                 waiting += found
-    return {at for at, _ in seen} if own else {*range(len(packages))}
+    return {at for at, _ in seen}
 
 
 def _uv_url(source: Mapping[str, str]) -> str:
