@@ -107,7 +107,7 @@ def _run(installation: Installation) -> WrittenFile:
 
 def _run_line(program: str, image: str, layer: Path) -> str:
     """Return the command that runs Python with a layer, as LUMI's guide writes it."""
-    line = join([program, "exec", "-B", f"{layer}:{_PREFIX}:image-src=/", image, "python"])
+    line = join([program, "exec", "-B", f"{layer}:{_PREFIX}:image-src=/,ro", image, "python"])
     variable = f"{program.upper()}ENV"
     return f"{variable}_PREPEND_PATH={_PREFIX}/bin {variable}_PYTHONNOUSERSITE=1 {line}"
 
