@@ -22,6 +22,7 @@ from matrix.consumers.shared.requirements import (
     requirements_file,
 )
 from matrix.consumers.shared.shell import (
+    HIDES_CODE,
     container_environment,
     environment_steps,
     fill,
@@ -78,6 +79,7 @@ def _create(installation: Installation, layout: Layout) -> WrittenFile:
         checks="\n".join(filter(None, [image_checks(installation), source])),
         main=quote(layout.main),
         bind=f' -B "$index:{MOUNT_POINT}:ro"' if source else "",
+        hides_code=HIDES_CODE,
         steps=environment_steps(installation, _PREFIX, f"{_PREFIX}-files"),
     )
 
