@@ -11,12 +11,16 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from wheel.wheelfile import WheelFile
 
 from builders.containers import runtime, sandbox
+from builders.installed import checks
+from resolver.consequences import Side
+from resolver.consequences.questions import driver_states
 from resolver.facts import catalog_files, schema
 from resolver.facts.catalog import Catalog, load
 from tests.rig.rig import Rig, the_rig
@@ -203,3 +207,22 @@ def libraries(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
         (folder / name).write_text("/* stand-in */\n")
         (folder / name).with_suffix(".LICENSE").write_text("Stand-in licence\n")
     monkeypatch.setattr("matrix.report.page.VENDORED", folder)
+
+
+@pytest.fixture(scope="module")
+def drivers_compared_once() -> Iterator[None]:
+    """Compare the drivers of a site once for each request: that takes most of the time of a check."""
+    known: dict[tuple[int, str, str], tuple[Catalog, Any]] = {}
+
+    def states(side: Side, rocm: str) -> Any:
+        key = (id(side.catalog), repr(side.request), rocm)
+        if key not in known:
+            known[key] = (
+                side.catalog,
+                driver_states(side, rocm),
+            )  # so its id is not used again
+        return known[key][1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "driver_states", states)
+        yield

@@ -16,6 +16,8 @@ import zlib
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+from resolver.errors import EnvironmentLacksError
+
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
@@ -31,6 +33,10 @@ _DECOMPRESSORS: dict[int, Callable[[], Any]] = {
 }  # fmt: skip
 _COMPRESSIONS = {2: "lzma", 3: "lzo", 5: "lz4"}
 """Those that Python has no module for."""
+_UNPACK = (
+    "Unpack the image, and name the directory instead: `unsquashfs -d DIR IMAGE` for a squashfs, "
+    "`apptainer build --sandbox DIR IMAGE` for a SIF."
+)
 _INODE = struct.Struct("<HHHHII")
 _DIRECTORY = {1: struct.Struct("<IIHHI"), 8: struct.Struct("<IIIIHHI")}
 _FILE = {2: struct.Struct("<IIII"), 9: struct.Struct("<QQQIIII")}
@@ -81,8 +87,8 @@ class Squashfs:
             raise ValueError(msg)
         if kind not in _DECOMPRESSORS:
             method = _COMPRESSIONS.get(kind, f"method {kind}")
-            msg = f"it is compressed with {method}, and only gzip, xz and zstd can be read"
-            raise ValueError(msg)
+            msg = f"{file.name} is compressed with {method}, and only gzip, xz and zstd can be read."
+            raise EnvironmentLacksError(msg, hint=_UNPACK)
         self._decompressor = _DECOMPRESSORS[kind]
         self._fragment_of = lru_cache(_KEPT_FRAGMENTS)(self._fragment)
 

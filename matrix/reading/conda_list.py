@@ -20,6 +20,8 @@ _HEAD = re2.compile(
     r"|^ *\[\s*\{[^}]*\"build_string\""
 )
 _COLUMNS = re2.compile(r"\s*([\w.-]+)\s+([\w.!+]+)\s+([\w.*+]+|<pip>)(?:\s+([\w./:-]+|<[^>\s]*>))?\s*")
+_ROW = re2.compile(r"[\w.-]+ +\d[\w.!+]* {2,}[\w.]+(?: +[\w./:-]+)?")
+"""A row of a list without its header, as of ``conda list | grep torch``."""
 _EXPORT = re2.compile(r"([\w.-]+)=([^=\s]+)=([^=\s]+)")
 _HEADER = re2.compile(r"[#─-].*|@EXPLICIT|(?:Name|List of packages)\b.*")
 
@@ -31,7 +33,9 @@ def recognises(_: str, head: str) -> bool:
     lines = [line for line in head.split("\n") if line.strip() and not line.startswith("#")]
     # The last line may be cut off.
     lines = lines[:-1] if len(lines) > 1 and not head.endswith("\n") else lines
-    return bool(lines) and all(_EXPORT.fullmatch(line.strip()) for line in lines)
+    return bool(lines) and any(
+        all(form.fullmatch(line.strip()) for line in lines) for form in (_EXPORT, _ROW)
+    )
 
 
 def read(text: str, name: str) -> Reading:

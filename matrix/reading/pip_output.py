@@ -25,6 +25,8 @@ HINT = "Write the file with `pip list --format freeze > FILE`."
 _NAME = re2.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _MESSAGE = re2.compile(r"(?i)(WARNING|DEPRECATION|Using Python|\[notice\]).*|[ -]*|#.*|Package +Version\b.*")
 _HEAD = re2.compile(r"(?m)^Package +Version\b")
+_ROW = re2.compile(r"[A-Za-z0-9][\w.-]* +\d[\w.!+]*( +/\S+)?")
+"""A row of a list without its header, as of ``pip list | grep torch``; it is no requirement."""
 _JSON = re2.compile(r"\s*(\[\s*(\{|\]|$)|\{)")
 _PIN = re2.compile(r"[\w.-]+={2,3}[^=;,#\s*]+|[\w.-]+ @ \S+|-e \S+|#.*|")
 _FROZEN = re2.compile(r"(?m)^# Editable install |^[\w.-]+ @ file://")
@@ -34,12 +36,16 @@ _COLUMNS = 2
 def recognises(name: str, head: str) -> bool:
     """Return whether a text is the output of pip.
 
-    A freeze is a requirements file, too: its name or marks that only ``pip freeze`` makes tell it.
+    A list may lack its header. A freeze is a requirements file, too: its name or marks that only
+    ``pip freeze`` makes tell it.
     """
     if _HEAD.search(head) or _JSON.match(head):
         return True
     lines = [line.strip() for line in head.split("\n")]
     lines = lines if head.endswith("\n") or len(lines) == 1 else lines[:-1]  # the last may be cut off
+    rows = [line for line in lines if line]
+    if rows and all(map(_ROW.fullmatch, rows)) and any("  " in row for row in rows):
+        return True
     is_named = re2.search(r"(?i)freeze|frozen", name) is not None
     return (is_named or _FROZEN.search(head) is not None) and any(lines) and all(map(_PIN.fullmatch, lines))
 

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -18,6 +19,7 @@ from backports import zstd
 
 from builders.containers import files
 from builders.containers.files import files_of, how_read
+from builders.installed import reading
 from builders.installed.reading import read_installed
 from matrix.cli import main
 from resolver.errors import EnvironmentLacksError, UsageError
@@ -32,6 +34,8 @@ from tests.support.images import (
     squashfs,
 )
 from tests.support.installed import Tree, gpu_code
+
+Packed = Callable[[str], Path]
 
 
 def read(path: Path, *, wanted: str = "wanted") -> dict[str, object]:
@@ -53,6 +57,18 @@ def root(tmp_path: Path) -> Path:
     (root / "opt").symlink_to("/usr/lib")
     os.mkfifo(root / "usr/lib/wanted-pipe")
     return root
+
+
+@pytest.fixture
+def packed(root: Path, tmp_path: Path) -> Packed:
+    """Return a function that packs the image as a squashfs or as layers."""
+
+    def pack(form: str) -> Path:
+        if form == "squashfs":
+            return squashfs(root, tmp_path / "a.sqsh")
+        return docker_archive(tmp_path / "a.tar", layer(root, "usr", "opt", "etc"))
+
+    return pack
 
 
 EXPECTED = {
@@ -121,11 +137,43 @@ def test_content_of_a_squashfs_is_that_of_its_files(options: str, root: Path, tm
     assert {path: value for path, value in found.items() if not isinstance(value, str)} == expected
 
 
-def test_other_compressions_are_named(root: Path, tmp_path: Path) -> None:
-    path = tmp_path / "a.sqsh"
-    subprocess.run(["mksquashfs", root, path, "-quiet", "-no-progress", "-comp", "lz4"], check=True)
-    with pytest.raises(EnvironmentLacksError, match="compressed with lz4, and only gzip, xz and zstd"):
+@pytest.mark.parametrize("method", ["lz4", "lzo"])
+def test_image_with_other_compression_can_be_unpacked(method: str, root: Path, tmp_path: Path) -> None:
+    path, unpacked = tmp_path / "a.sqsh", tmp_path / "unpacked"
+    subprocess.run(["mksquashfs", root, path, "-quiet", "-no-progress", "-comp", method], check=True)
+    with pytest.raises(EnvironmentLacksError, match=f"compressed with {method}, and only gzip") as caught:
         read(path)
+    assert "`unsquashfs -d DIR IMAGE`" in caught.value.hint
+    subprocess.run(["unsquashfs", "-q", "-n", "-d", unpacked, path], check=True, stdout=subprocess.DEVNULL)
+    assert read(unpacked) == read(root)
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "reason"),
+    [
+        ("squashfs", "files._MOST_FILES", "more files than any real image"),
+        ("layers", "files._MOST_FILES", "more files than any real image"),
+        ("squashfs", "files._MOST_UNPACKED", "unpacks to more than any real image"),
+        ("layers", "files._MOST_UNPACKED", "unpacks to more than any real image"),
+        ("squashfs", "squashfs._MOST_METADATA", "tables are larger than those of any real image"),
+    ],
+)
+def test_image_beyond_a_limit_is_not_read(
+    form: str, name: str, reason: str, packed: Packed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = packed(form)
+    assert read(path)
+    monkeypatch.setattr(f"builders.containers.{name}", 3)
+    with pytest.raises(EnvironmentLacksError, match=reason):
+        read(path)
+
+
+def test_metadata_of_an_image_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = Tree(tmp_path / "root", "image").torch()
+    read_installed(tree.root)
+    monkeypatch.setattr(reading, "_MOST_TEXT", 100)
+    with pytest.raises(UsageError, match="more metadata than any real environment"):
+        read_installed(tree.root)
 
 
 LISTED = "-rw-r--r-- 0/0 52 2020-01-01 00:00 squashfs-root"

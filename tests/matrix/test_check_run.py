@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -126,7 +127,7 @@ def other_version(packages: Path) -> None:
     metadata.write_text(metadata.read_text().replace("3.10", "3.9"))
 
 
-DEFECTS = {
+DEFECTS: dict[str, Callable[[Path], object]] = {
     "sound": lambda _: None,
     "missing": lambda packages: shutil.rmtree(next(packages.glob("idna-*"))),
     "other version": other_version,

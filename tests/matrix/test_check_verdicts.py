@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.findings import Finding
-from builders.installed import checks
 from builders.installed.checks import findings_of
 from matrix.cli import main
 from matrix.judging.installed import installed_findings, judge_items
@@ -22,13 +21,12 @@ from matrix.reading.items import Unread
 from matrix.reading.recognise import read, read_described
 from resolver.answers.proven import judge, request_of_set
 from resolver.consequences import Side
-from resolver.consequences.questions import driver_states
 from resolver.facts.catalog import load
 from tests.support.installed import Tree
 from tests.support.tiny import tiny_index
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from resolver.facts.schema import ProvenSet
 
@@ -37,6 +35,7 @@ PLATFORM = {"rocm", "base-image", "python", "kernel-driver", "glibc", "libfabric
 TORCH = {"torch", "torchvision", "torchaudio"}
 SETS = [row for row in CATALOG.proven.values() if row.date and row.site]
 Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("drivers_compared_once")
 
 
 def installed(row: ProvenSet) -> dict[str, str]:
@@ -85,21 +84,6 @@ FORMATS = {
     ),
     "list.json": lambda pins: json.dumps([{"name": n, "version": v} for n, v in pins.items()]),
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _drivers_are_compared_once() -> Iterator[None]:
-    """What newer drivers would change takes most of the time, and is the same in every format."""
-    known: dict[tuple[str, str], Any] = {}
-
-    def states(side: Side, rocm: str) -> Any:
-        key = (repr(side.request), rocm)
-        known[key] = known.get(key) or driver_states(side, rocm)
-        return known[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checks, "driver_states", states)
-        yield
 
 
 def judged(row: ProvenSet, pins: Mapping[str, str], name: str) -> Judgement:

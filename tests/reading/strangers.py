@@ -172,6 +172,35 @@ dependencies = [
     ),
     Stranger(
         "setup.cfg",
+        "https://github.com/ACEsuit/mace/blob/049c1528/setup.cfg",
+        """[metadata]
+name = mace-torch
+version = attr: mace.__version__
+
+[options]
+packages = find:
+python_requires = >=3.7
+install_requires =
+    torch>=1.12
+    e3nn==0.4.4
+    opt_einsum
+    pyYAML
+    # for plotting:
+    matplotlib
+
+[options.entry_points]
+console_scripts =
+    mace_run_train  =  mace.cli.run_train:main
+
+[options.extras_require]
+wandb = wandb
+cueq-cuda-12 = cuequivariance-ops-torch-cu12==0.2.0
+""",
+        ["python >=3.7", "torch >=1.12", "e3nn 0.4.4", "opt-einsum", "pyyaml", "matplotlib"],
+        kind="setup.cfg",
+    ),
+    Stranger(
+        "setup.cfg",
         "https://github.com/microsoft/torchgeo/blob/00e1abf7/setup.cfg",
         """[metadata]
 name = torchgeo
@@ -232,6 +261,34 @@ click = { url = "https://github.com/pallets/click/releases/download/8.1.7/click-
     ),
     Stranger(
         "pixi.lock",
+        "https://github.com/prefix-dev/pixi/blob/08048ffa/examples/pypi/pixi.lock",
+        """version: 5
+environments:
+  default:
+    channels:
+    - url: https://conda.anaconda.org/conda-forge/
+    indexes:
+    - https://pypi.example/simple
+    packages:
+      linux-64:
+      - conda: https://conda.anaconda.org/conda-forge/linux-64/numpy-1.26.4-py311h64a7726_0.conda
+      - conda: https://conda.anaconda.org/conda-forge/linux-64/python-3.11.8-hab00c5b_0_cpython.conda
+      - conda: https://conda.anaconda.org/conda-forge/linux-64/xz-5.2.6-h166bdaf_0.tar.bz2
+      - pypi: https://files.example/packages/fa/2a/env_test_package-0.0.3.tar.gz
+      - pypi: https://files.example/packages/09/63/tensorflow-2.14.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl
+      osx-64:
+      - conda: https://conda.anaconda.org/conda-forge/osx-64/xz-5.2.6-h775f41a_0.tar.bz2
+packages:
+- kind: conda
+  name: numpy
+  version: 1.26.4
+""",
+        ["conda:numpy 1.26.4", "conda:xz 5.2.6", "env-test-package 0.0.3", "tensorflow 2.14.0"],
+        python="3.11.8",
+        kind="pixi.lock",
+    ),
+    Stranger(
+        "pixi.lock",
         "https://github.com/6cyc6/foundationpose_cpp/blob/3c6af895/pixi.lock",
         """version: 6
 environments:
@@ -253,6 +310,36 @@ packages:
         ["conda:cuda-version 12.9", "conda:libblas 3.11.0", "torch 2.8.0+cu129"],
         python="3.13.1",
         kind="pixi.lock",
+    ),
+    Stranger(
+        "pylock.toml",
+        "https://peps.python.org/pep-0751/#example",
+        """lock-version = '1.0'
+environments = ["sys_platform == 'win32'", "sys_platform == 'linux'"]
+requires-python = '==3.12'
+created-by = 'mousebender'
+
+[[packages]]
+name = 'attrs'
+version = '25.1.0'
+requires-python = '>=3.8'
+wheels = [
+  {name = 'attrs-25.1.0-py3-none-any.whl', url = 'https://files.example/attrs-25.1.0-py3-none-any.whl', hashes = {sha256 = 'c75a'}},
+]
+
+[[packages]]
+name = 'cattrs'
+version = '24.1.2'
+requires-python = '>=3.8'
+dependencies = [
+    {name = 'attrs'},
+]
+wheels = [
+  {name = 'cattrs-24.1.2-py3-none-any.whl', url = 'https://files.example/cattrs-24.1.2-py3-none-any.whl', hashes = {sha256 = '67c7'}},
+]
+""",
+        ["python ==3.12", "attrs 25.1.0", "cattrs 24.1.2"],
+        kind="pylock.toml",
     ),
     Stranger(
         "pylock.toml",
@@ -418,6 +505,26 @@ lock-version = "2.1"
 """,
         ["pathlib2 2.3.7.post1"],
         kind="poetry.lock",
+    ),
+    Stranger(
+        "torch.txt",
+        "`pip list | grep` in public notes about scGPT on a cluster, for torch 2.0.1",
+        """flash-attn                1.0.4
+scvi-tools                0.20.3
+torch                     2.0.1+cu117
+torchtext                 0.15.2+cpu
+""",
+        ["flash-attn 1.0.4", "scvi-tools 0.20.3", "torch 2.0.1+cu117", "torchtext 0.15.2+cpu"],
+        kind="output of pip",
+    ),
+    Stranger(
+        "torch.txt",
+        "`conda list | findstr torch` in public notes about YOLOv5",
+        """torch                     2.0.1                    pypi_0    pypi
+torchvision               0.15.2                   pypi_0    pypi
+""",
+        ["torch 2.0.1", "torchvision 0.15.2"],
+        kind="output of conda list",
     ),
     Stranger(
         "piplist.txt",
