@@ -105,7 +105,8 @@ def static_metadata(directory: Path) -> Metadata:
 def _not_static(directory: Path, reason: str) -> UsageError:
     hint = (
         "matrix does not run a build backend to resolve. State name, version and dependencies in [project]. "
-        f"Or build a wheel with `pip wheel --no-deps {directory}`, and name the wheel."
+        f"Or draft how to build it: `matrix recipe draft {directory} --release VERSION`. Then resolve with "
+        "its name and `--catalog NAME.toml`."
     )
     return UsageError(f"{directory} has no static metadata: {reason}.", hint=hint)
 

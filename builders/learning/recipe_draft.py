@@ -188,8 +188,8 @@ def _recipe(facts: SourceFacts, backend: Backend, source: str) -> Recipe:
     script = next((variable.where.partition(":")[0] for variable in flags), "")
     standards = facts.cxx_standards if facts.builds_with_torch else ()
     note = f"Drafted from {', '.join((*facts.read, *facts.cmake.files[:1])) or 'pyproject.toml'}."
-    if backend == "rocm" and facts.without_cpu_path.startswith("its CMake"):
-        note += " CMake requires CUDA, so this cannot compile for ROCm without changes to the source."
+    if backend == "rocm" and facts.source.kind == "cuda":
+        note += f" It cannot compile for ROCm without changes to the source: {facts.source.evidence}."
     return Recipe(
         package=facts.name,
         releases=f"=={facts.version}",

@@ -309,7 +309,11 @@ class Repository(msgspec.Struct, frozen=True):
         """
         if self.submodule_commits(commit):
             msg = f"{without_password(self.url)} at {commit} has submodules, which an archive would lack."
-            raise SourceError(msg, hint="Build a wheel with `pip wheel --no-deps`, and name the wheel.")
+            source = f"git+{without_password(self.url)}@{commit}"
+            hint = (
+                f"Draft how to build it with `matrix recipe draft {source}`, and use `--catalog NAME.toml`."
+            )
+            raise SourceError(msg, hint=hint)
         options = ["--format=tar.gz", f"--prefix={prefix}/", f"--output={target}"]
         self._run(["archive", *options, f"{commit}:{directory}"])
 

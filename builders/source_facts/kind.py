@@ -82,7 +82,7 @@ def _compiled(facts: SourceFacts) -> Iterator[str]:
         where = f"{facts.torch[0]} imports torch" if facts.torch else f"{facts.cmake.files[0]} finds Torch"
         yield where if declares else f"{where}, which the source does not declare"
     if facts.extensions:
-        first = max(facts.extensions, key=lambda extension: _OF_TORCH.search(extension.kind) is not None)
+        first = max(facts.extensions, key=lambda row: (bool(_OF_TORCH.search(row.kind)), row.certain))
         yield f"{first.where} defines {first.name or 'an extension'} ({first.kind})"
     elif facts.cmake.files:
         yield f"it is built with {facts.cmake.files[0]}"

@@ -260,10 +260,11 @@ class Answer(Part):
         return not row.is_of_wheel or any(not file.sha256 or file.sha256 in read for file in pick.files)
 
     def lacking(self) -> Iterator[Notice]:
-        """Yield a warning for each required extra that the metadata of its distribution does not have."""
+        """Yield a warning for each required extra that brings nothing for the chosen Python."""
+        python = self.search.domains[self.session.number["python"]]
         for (number, mask), decided in self._requirements.decided.items():
             if self.search.domains[number] == mask:
-                yield from dict.fromkeys(decided.lacking)
+                yield from dict.fromkeys(notice for notice, pythons in decided.lacking if pythons & python)
 
     def was_read(self, name: str) -> bool:
         """Return whether the search has read the metadata of a distribution."""

@@ -35,6 +35,7 @@ _MOST_PREDICATES = 3
 
 _PLURALS = {
     "requires": "require",
+    "lacks": "lack",
     "has": "have",
     "is": "are",
     "was": "were",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from contextlib import suppress
+from functools import partial, reduce
 from itertools import islice
+from operator import or_
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -20,7 +22,7 @@ from resolver.compiling.names import (
 )
 from resolver.compiling.problem import ABSENT, Link, bits, is_prerelease
 from resolver.errors import EnvironmentLacksError, NoVersionError, SourceError, UsageError
-from resolver.indexes import evidence_against, uploaded_by
+from resolver.indexes import InstalledFiles, evidence_against, uploaded_by
 from resolver.model import Notice
 from resolver.requirements import (
     TRITON_NAMES,
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 
 _SOME_READ = 3
 """Number of releases of a project that were read before more are read at once."""
+_MOST_FOR_EXTRA = 40
+"""Number of releases of a project that are read to find one that provides an extra."""
 
 
 class Requirements(Part):
@@ -65,6 +69,8 @@ class Requirements(Part):
         self.loaded: set[Assumption] = set()
         self.decided: defaultdict[Assumption, Decided] = defaultdict(Decided)
         self.needing_cuda: dict[str, tuple[str, str]] = {}
+        self._providers: dict[tuple[str, str], str] = {}
+        """By project and extra, a release that provides the extra; empty if none was found."""
         self._look_ahead = LookAhead(
             world.index.indexes,
             self.request.target.date,
@@ -208,9 +214,8 @@ class Requirements(Part):
         is_built = candidate is not None and metadata.dynamic and not extra
         if not is_built:
             self.world.add_closed({requirement.name for requirement, _ in requirements})
-        if extra and extra not in metadata.extras:
-            text = f"{metadata.name} {metadata.version} does not provide the extra {extra!r}."
-            decided.lacking.append(Notice("extra-missing", metadata.name, text))
+        if extra:
+            self._judge_extra(number, mask, subject, metadata, extra)
         if decided.required is None:
             decided.required = []
         for requirement, pythons in requirements:
@@ -220,6 +225,84 @@ class Requirements(Part):
             link = Link(subject, name, metadata.version, text, metadata.source)
             if self._require_one(terms, requirement, link, is_ours=is_ours, is_built=is_built):
                 decided.required.append((name, text.removeprefix("requires "), pythons))
+
+    def _judge_extra(self, number: int, mask: int, subject: str, metadata: Metadata, extra: str) -> None:
+        """Exclude a release for the Pythons for which an extra that was asked for brings nothing.
+
+        The extra is a requirement only if some release provides it, and a pinned release is what the user
+        wants: otherwise, there is only a warning, as from pip.
+        """
+        name, version = metadata.name, metadata.version
+        asked = [one.marker for one in self.world.asked.get(name, ()) if extra in one.extras]
+        lost = reduce(or_, map(self.targets.applying, asked), 0) if asked else self.targets.all
+        why = ""
+        if extra not in metadata.extras:
+            notice = Notice("extra-missing", name, f"{name} {version} does not provide the extra {extra!r}.")
+            if asked and (provider := self._provider_of(number, name, extra)):
+                why = f"lacks the extra {extra}, which {provider} has"
+        else:
+            others, brought = self._emptied(metadata, extra) if asked else (0, ())
+            lost &= others & self.targets.allowed
+            if not lost:
+                return
+            why = (
+                f"requires {join_words(brought)} for the extra {extra}, but not on {self.targets.names(lost)}"
+            )
+            notice = Notice("extra-empty", name, f"{name} {version} {why}.")
+        if why and not self._projects.is_pinned(name, version):
+            link = Link(subject, "", version, why, metadata.source)
+            self.search.add({number: mask, **self.world.when(lost)}, link)
+        else:
+            self.decided[number, mask].lacking.append((notice, lost))
+
+    def _provider_of(self, number: int, name: str, extra: str) -> str:
+        """Return a release that may be used and provides an extra, the newest of the first; empty if none."""
+        key = name, extra
+        if key not in self._providers:
+            self._providers[key] = ""
+            releases = list(islice(self._files_by_version(number), _MOST_FOR_EXTRA))
+            self._look_ahead.read(files for _, files in releases)
+            for version, files in releases:
+                with suppress(SourceError, EnvironmentLacksError):
+                    metadata = self.index.requirements(files)
+                    if metadata is not None and extra in metadata.extras:
+                        self._providers[key] = version
+                        break
+        return self._providers[key]
+
+    def _files_by_version(self, number: int) -> Iterator[tuple[str, Sequence[File]]]:
+        """Yield the releases of a distribution that may be used and have files, with these."""
+        choices = self._projects.by_number.get(number)
+        if choices is not None:
+            for bit, release in enumerate(choices.releases, start=1):
+                if not isinstance(release, InstalledFiles) and (
+                    files := self._projects.files_of(choices, bit)
+                ):
+                    yield release.version, files
+            return
+        for candidate in self.problem.variables[self.session.names[number]].candidates:
+            if candidate.origin != "preinstalled":
+                offered, _, _ = self.index.offered(candidate, self.world.candidate("torch"))
+                if files := self.targets.files(offered):
+                    yield candidate.version, files
+
+    def _emptied(self, metadata: Metadata, extra: str) -> tuple[int, list[str]]:
+        """Return the Pythons for which an extra brings no distribution of the catalog, if it does for others.
+
+        Also return what it brings for others. Other distributions do not count: an extra may well drop a
+        backport, such as tomli, for new Pythons, but none of the catalog's distributions is one.
+        """
+        pythons, names = 0, dict[str, None]()
+        for head, marker in map(split_marker, metadata.requires):
+            name = parse_requirement(head).name
+            if not marker or name not in self.catalog.package:
+                continue
+            for bit in bits(self.targets.all):
+                environment = self.targets.environment(bit)
+                if environment.applies(marker, extra) and not environment.applies(marker):
+                    pythons |= 1 << bit
+                    names[name] = None
+        return (self.targets.all & ~pythons if pythons else 0), list(names)
 
     def _applying(self, metadata: Metadata, extra: str) -> Iterator[tuple[Requirement, int]]:
         """Yield the requirements that apply, each with the Pythons for which it does."""

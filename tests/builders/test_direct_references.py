@@ -281,7 +281,7 @@ def test_commit_with_submodules_is_not_an_sdist(repository: Path, client: Any, t
     _, file, _ = read(client(), f"git+{repository.as_uri()}")
     with pytest.raises(SourceError, match="has submodules") as caught:
         fetch_file(file, Downloads({}))
-    assert "pip wheel" in caught.value.hint
+    assert f"`matrix recipe draft git+{repository.as_uri()}@" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_commit_without_static_metadata_says_what_to_do(tmp_path: Path, client: 
     url = f"git+{(tmp_path / 'repo').as_uri()}"
     with pytest.raises(UsageError, match=r"has no static metadata: the project has only setup\.py") as caught:
         client().direct("some-pkg", url)
-    assert f"`pip wheel --no-deps {url}`" in caught.value.hint
+    assert f"`matrix recipe draft {url} --release VERSION`" in caught.value.hint
 
 
 def test_missing_repository_is_an_error(tmp_path: Path, client: Any) -> None:

@@ -245,6 +245,31 @@ def test_unknown_extra_is_ignored() -> None:
     assert chosen({"a": {"1": with_extras(x=["b"])}, "b": PAIR}, "a[y]") == {"a": "1"}
 
 
+@pytest.mark.parametrize(
+    ("requested", "expected"),
+    [
+        ("a", {"a": "3"}),
+        ("a[x]", {"a": "2", "b": "2"}),
+        ("a[y]", {"a": "1", "c": "2"}),
+        ("a[z]", {"a": "3"}),
+        ("a[x]==3", {"a": "3"}),
+        ("a[x]>2", {}),
+        ("a[x,y]", {}),
+        ("d", {"d": "1", "a": "3"}),
+    ],
+)
+def test_requested_extra_is_a_requirement(requested: str, expected: dict[str, str]) -> None:
+    """It is one if some release has it, unless a release is pinned; a project's own requirement is not."""
+    releases = {"3": FakeRelease(), "2": with_extras(x=["b"]), "1": with_extras(y=["c"])}
+    projects: Projects = {"a": releases, "b": PAIR, "c": PAIR, "d": {"1": ["a[x]"]}}
+    assert chosen(projects, requested) == expected
+
+
+def test_release_after_the_day_does_not_provide_an_extra() -> None:
+    later = FakeRelease(requires=["b; extra == 'x'"], extras=["x"], uploaded="2027-01-01")
+    assert chosen({"a": {"2": later, "1": FakeRelease()}, "b": PAIR}, "a[x]") == {"a": "1"}
+
+
 def test_extra_refers_to_extras_of_itself() -> None:
     release = with_extras(all=["a[x,y]"], x=["b"], y=["c"])
     assert chosen({"a": {"1": release}, "b": PAIR, "c": PAIR}, "a[all]") == {"a": "1", "b": "2", "c": "2"}

@@ -156,6 +156,37 @@ def test_package_with_unlisted_releases_may_be_required_late(projects: int) -> N
 
 
 @pytest.mark.parametrize(
+    ("requested", "expected", "warned"),
+    [
+        ("lib[gpu] python==3.11", "2", False),
+        ("lib[gpu] python==3.12", "1", False),
+        ("lib[gpu]==2 python==3.12", "2", True),
+        ("lib python==3.12", "2", False),
+        ("lib[old] python==3.12", "2", False),
+    ],
+)
+def test_extra_whose_marker_drops_what_it_is_for_is_not_met(
+    requested: str, expected: str, warned: bool
+) -> None:
+    """But an extra may drop a backport for new Pythons."""
+    drops = [
+        "torch; python_version < '3.12' and extra == 'gpu'",
+        "tomli; python_version < '3' and extra == 'old'",
+    ]
+    keeps = ["torch; extra == 'gpu'", "tomli; extra == 'old'"]
+    releases = {
+        "2": FakeRelease(requires=drops, extras=["gpu", "old"]),
+        "1": FakeRelease(requires=keeps, extras=["gpu", "old"]),
+    }
+    catalog = load()
+    answer = resolve(catalog, ask(catalog, requested), FakeIndexes({"lib": releases, "tomli": {"1": []}}))
+    assert isinstance(answer, Resolution)
+    assert answer.version_of("lib") == expected
+    text = "lib 2 requires torch for the extra gpu, but not on Python 3.12."
+    assert (text in answer.warnings) is warned
+
+
+@pytest.mark.parametrize(
     ("extras", "requested", "named"),
     [
         (["rocm7-local", "cuda12"], "a", ["a[rocm7-local]"]),
