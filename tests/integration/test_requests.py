@@ -90,7 +90,7 @@ CASES = [
     Case(f"onnxruntime-gpu {LUMI}", 0, ("onnxruntime-migraphx", "Base image:")),
     Case(f"faiss-gpu {LUMI}", 0, ("faiss-gpu 1.7.2 runs on the CPU",)),
     Case(f"xgboost {LUMI}", 0, ("Not judged: xgboost", "nvidia-nccl")),
-    Case(f"natten {LUMI}", 0, ("Not judged: natten", "none mentions HIP")),
+    Case(f"natten {LUMI}", 1, ("requires CUDA: csrc/CMakeLists.txt", "requires the language CUDA")),
     Case(f"dgl {LUMI}", 0, ("cannot be judged",)),
     Case(f"jax {LUMI} --index-strategy unsafe-best-match", 0, ("0.4.35", "6.4.4", "Base image:")),
     Case(f"jax[cpu] {LUMI}", 0, ()),
