@@ -52,6 +52,8 @@ _GFX_LABEL = re.compile(r"gfx[0-9a-f]+")
 _CUDA_LABEL = re.compile(r"(?:^|[a-z0-9.]*?[0-9.])(cu\d{2,3})(?!\d)")
 """In a label: ``cu128``, ``pt21cu121`` (PyG) or ``torch2.4.cu12``, but not ``cpu``."""
 _CUDA_TAG = re.compile(r"cuda|(?<![a-z])cu\d{2,3}(?!\d)")
+_OF_COMMANDS = ("Dockerfile", "definition file", "script")
+"""Kinds of files whose commands run one after another."""
 _SWITCH = re.compile(r"(^|_)(HIP|ROCM|USE|FORCE|WITH)(_|$)")
 """In the name of a variable that chooses what a build is for."""
 _CUPY_ROCM = re.compile(r"cupy-rocm-(\d+)-(\d+)")
@@ -652,7 +654,7 @@ def built_here(reading: Reading, catalog: Catalog) -> dict[Item, str]:
     found: dict[Item, str] = {}
     if reading.document is not None or reading.installed:
         return found
-    may_have_torch = False
+    may_have_torch = reading.kind.endswith(_OF_COMMANDS)  # what runs them may have it
     for item in reading.items:
         image = catalog.image.get(PurePosixPath(item.url).name) if item.installer == "image" else None
         has_torch = item.name == "torch" or (
@@ -684,7 +686,7 @@ def cuda_images(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]
         if row is not None or _CUDA_TAG.search(tag):
             reason = f"the catalog lists it ({row.source})" if row else f"its tag {tag} says so"
             message = f"The image {item.url} is for CUDA: {reason}."
-            fix = "Use an image for ROCm: `matrix table images` lists those of the site."
+            fix = "Use an image for ROCm: `matrix resolve base-image` chooses one of the site."
             yield finding_at("cuda-image", item.line, item.text, message, fix=fix)
 
 

@@ -7,8 +7,10 @@ import email.parser
 import gzip
 import io
 import json
+import os
 import platform
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -20,7 +22,9 @@ from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from random import Random
+from threading import Thread
 from typing import IO, Any, NamedTuple, cast
+from unittest.mock import patch
 
 import tomli_w
 from elftools.elf.elffile import ELFFile
@@ -34,6 +38,7 @@ from builders.diagnosis import read_log
 from builders.index import Index
 from builders.index_client import metadata, pages
 from builders.installed import reading
+from builders.network.transport import RequestError, Transport
 from builders.scheduling.slurm import Slurm
 from builders.sources.source import unpack_sdist
 from builders.wheels.wheel import DamagedError
@@ -711,6 +716,79 @@ def enter_recipe(name: str) -> Callable[[bytes, Path], object]:
     return lambda content, _: recipe.read(content.decode(), name)
 
 
+# Replies of servers.
+
+BODY = b"PK" * 60
+REPLIES = [
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: 120\r\n\r\n" + BODY,
+    b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 880-999/1000\r\nContent-Length: 120\r\n\r\n"
+    + BODY,
+    b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"3c;name=value\r\n" + BODY[:60] + b"\r\n3C\r\n" + BODY[:60] + b"\r\n0\r\nTrailer: 1\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n" + gzip.compress(BODY, mtime=0),
+    b"HTTP/1.1 302 Found\r\nLocation: https://files.example:443/a?b=c#d\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 20\r\nContent-Length: 0\r\n\r\n",
+    b'HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm="x"\r\nContent-Length: 0\r\n\r\n',
+]
+
+
+def mutate_reply(random: Random, value: bytes) -> bytes:
+    if random.random() < 0.5:
+        return mutators.data(random, value)
+    return mutators.lines(random, value.decode("latin-1")).encode("latin-1", "replace")
+
+
+def parse_reply(content: bytes) -> None:
+    if not content.startswith(b"HTTP/1."):
+        msg = "no status line"
+        raise ValueError(msg)
+
+
+def enter_reply(content: bytes, _: Path) -> None:
+    """Serve a reply to each request of a client; every host is this server, and no time is spent waiting."""
+
+    def serve(server: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                with connection, suppress(OSError):
+                    if not connection.recv(1 << 16):
+                        continue
+                    connection.sendall(content)
+                    connection.shutdown(socket.SHUT_WR)
+
+    def connect(*_: object, **__: object) -> socket.socket:
+        return socket.create_connection(address)
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        patch.dict(os.environ, {"NO_PROXY": "*", "PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring"}),
+        patch("urllib3.util.connection.create_connection", connect),
+        patch("urllib3.util.retry.Retry.sleep"),
+    ):
+        address = server.getsockname()
+        thread = Thread(target=serve, args=[server], daemon=True)
+        thread.start()
+        try:
+            request_all(Transport([], {}))
+        finally:
+            server.shutdown(socket.SHUT_RDWR)  # ends `accept`
+            thread.join()
+
+
+def request_all(client: Transport) -> None:
+    for request in (
+        lambda: client.page("http://index.example/simple/", {}),
+        lambda: client.small_file("http://files.example/a.metadata", 1000),
+        lambda: b"".join(client.download("http://files.example/a.whl", 1000)),
+        lambda: client.remote_file("http://files.example/a.whl", 120),
+        lambda: client.read_range("http://files.example/a.whl", 0, 120),
+    ):
+        with suppress(RequestError):
+            request()
+        client._down.clear()
+
+
 CHECKS = TESTS / "matrix" / "checks"
 LOGS = TESTS / "builders" / "data" / "logs"
 KINDS = (
@@ -784,5 +862,6 @@ KINDS = (
     Kind("gpu-code", bundles, mutate_data, parse_bundle, enter_gpu_code),
     Kind("sdist", lambda: SDISTS, mutate_sdist, parse_tar, enter_sdist, (MatrixError,)),
     Kind("sdist-metadata", lambda: SDISTS, mutate_sdist, parse_tar, enter_sdist_metadata, (DamagedError,)),
+    Kind("http-reply", lambda: REPLIES, mutate_reply, parse_reply, enter_reply),
     Kind("log", lambda: texts(LOGS.glob("*.log"), 2000), mutate_lines, len, enter_log),
 )

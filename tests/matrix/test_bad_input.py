@@ -194,7 +194,15 @@ def test_cycle_of_packages_is_bad_input(kind: str, capsys: Capture, tmp_path: Pa
     assert output.out == ""
 
 
-@pytest.mark.parametrize("line", ["resolve torch -o", "table torch -o", "fetch --lock", "index list --index"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "resolve torch -o",
+        pytest.param("table torch -o", marks=pytest.mark.slow),
+        "fetch --lock",
+        "index list --index",
+    ],
+)
 def test_long_file_name_is_bad_input(line: str, capsys: Capture) -> None:
     assert main([*line.split(), "a" * 10_000]) == 2
     errors = capsys.readouterr().err
@@ -221,7 +229,10 @@ def test_unknown_argument_is_rejected(line: str, capsys: Capture) -> None:
     assert "Unrecognized arguments: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("line", "name"), [("resolve torch -o", "."), ("table torch -o", "/")])
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [("resolve torch -o", "."), pytest.param("table torch -o", "/", marks=pytest.mark.slow)],
+)
 def test_directory_instead_of_file_is_bad_input(line: str, name: str, capsys: Capture) -> None:
     assert main([*line.split(), name]) == 2
     assert f"error: {name} is a directory, not a file.\n" in capsys.readouterr().err
