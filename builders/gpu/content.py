@@ -81,9 +81,9 @@ NOT_OWN = re.compile(
     r"(?:^|/)(?:third_?party|3rdparty|external|tests?|testing|examples|samples)/", re.IGNORECASE
 )
 """Directories with sources that the distribution itself does not compile."""
-FOR_HIP = re.compile(rb"USE_ROCM|__HIP|IS_HIP_EXTENSION|hip/hip_|hip_runtime")
+_FOR_HIP = re.compile(rb"USE_ROCM|__HIP|IS_HIP_EXTENSION|hip/hip_|hip_runtime")
 """Words of sources that can be compiled for HIP."""
-PATH_FOR_HIP = re.compile(r"(?:^|[/_])(?:hip|rocm)(?=[/_.])|\.hip$", re.IGNORECASE)
+_PATH_FOR_HIP = re.compile(r"(?:^|[/_])(?:hip|rocm)(?=[/_.])|\.hip$", re.IGNORECASE)
 """Paths of sources for HIP."""
 _NAME_FOR_ROCM = re.compile(r"(?:^|[-_.])(?:rocm|hip)(?![a-z])", re.IGNORECASE)
 _TORCH_SYMBOL = re.compile(rb"(?<=\0)_ZNK?(?:3c10|2at|5torch)[^\0]+")
@@ -381,7 +381,7 @@ def _mention_hip(
     wheel: WheelReader, kernels: Sequence[zipfile.ZipInfo], most: int, most_bytes: int
 ) -> tuple[bool, list[str]]:
     """Return whether any CUDA source mentions HIP, and what was not read of the sources."""
-    if any(PATH_FOR_HIP.search(info.filename) for info in kernels):
+    if any(_PATH_FOR_HIP.search(info.filename) for info in kernels):
         return True, []
     for number, info in enumerate(kernels):
         most_bytes -= info.file_size
@@ -389,7 +389,7 @@ def _mention_hip(
             left = len(kernels) - number
             return False, [_not_read(f"{left} of its {len(kernels)} CUDA sources", left)]
         try:
-            if FOR_HIP.search(wheel.read(info)):
+            if _FOR_HIP.search(wheel.read(info)):
                 return True, []
         except DamagedError as error:
             return False, [f"{info.filename} {error}"]

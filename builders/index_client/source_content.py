@@ -17,12 +17,10 @@ from msgspec.structs import replace
 
 from builders.gpu import SIGN
 from builders.gpu.content import (
-    FOR_HIP,
     KERNELS,
     LARGEST_PLACEHOLDER,
     MOST_NAMED,
     NOT_OWN,
-    PATH_FOR_HIP,
     has_statements,
     read_start,
 )
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builders.network.transport import Transport
+    from builders.source_facts.facts import SourceFacts
     from resolver.indexes import File
 
 _COMPILED = (".c", ".cc", ".cpp", ".cxx", ".f", ".f90", ".pyx", ".rs", ".so", *KERNELS)
@@ -106,29 +105,21 @@ def read_source(filename: str, content: BinaryIO) -> Content:
         top = directory.root / "source"
         compiled = _unpack(filename, content, top)
         try:
-            source = learn_source(top).source
+            facts = learn_source(top)
         except UsageError as error:
             reason = error.message.replace(f"{top}/", "its ").replace(f"{top}", "its source").rstrip(".")
             return Content("", f"there is no wheel, and {reason}", source=SourceClass("unread", reason))
         scripts = {name: _text(top / name) for name in sorted(_SCRIPTS) if (top / name).is_file()}
-        paths = [path for path in top.rglob("*") if path.suffix in {".py", *KERNELS} and path.is_file()]
-        has_code = not is_small or any(
-            path.suffix == ".py" and path != top / "setup.py" and has_statements(path.read_bytes())
-            for path in paths
-        )
-        build_files = (*paths, *(top / name for name in scripts))
-        mentions_hip = any(
-            FOR_HIP.search(path.read_bytes()) or PATH_FOR_HIP.search(path.relative_to(top).as_posix())
-            for path in build_files
-            if path.suffix in KERNELS or path.name in scripts
-        )
+        code = (path for path in top.rglob("*.py") if path != top / "setup.py" and path.is_file())
+        has_code = not is_small or any(has_statements(path.read_bytes()) for path in code)
+    source = facts.source
     if source.kind == "placeholder":
         broken = f"is a placeholder: its {source.evidence}"
         return Content(broken, broken=broken, source=source)
     if not has_code and not compiled and not any(map(_REQUIRES.search, scripts.values())):
         text = "there is no wheel, and its source has no code: it may be a placeholder"
         return Content("", text, source=source)
-    return replace(_judge(filename, compiled, scripts, source, mentions_hip=mentions_hip), source=source)
+    return replace(_judge(filename, compiled, scripts, facts), source=source)
 
 
 def _unpack(filename: str, content: BinaryIO, top: Path) -> list[str]:
@@ -162,22 +153,20 @@ def _unpack(filename: str, content: BinaryIO, top: Path) -> list[str]:
     return compiled
 
 
-def _judge(
-    filename: str, compiled: list[str], scripts: dict[str, str], source: SourceClass, *, mentions_hip: bool
-) -> Content:
+def _judge(filename: str, compiled: list[str], scripts: dict[str, str], facts: SourceFacts) -> Content:
     found = _NVIDIA_INDEX.search(scripts.get("setup.py", ""))
     if found and not compiled:
         return Content(
             f"its setup.py gets the program from {found[0]}, and it has no sources", cuda="required"
         )
-    if source.kind == "cuda":
-        return Content(source.evidence, cuda="required")
+    if facts.source.kind == "cuda":
+        return Content(facts.source.evidence, cuda="required")
     kernels = [PurePosixPath(path).name for path in compiled if path.endswith(KERNELS)]
     if kernels:
-        hip = "some mention" if mentions_hip else "none mentions"
+        hip = "mentions" if facts.mentions_hip else "does not mention"
         listed = join_words(kernels, most=MOST_NAMED, joiner="and")
         return Content(
-            "", f"there is no wheel, and its source has code for CUDA or HIP ({listed}); {hip} HIP"
+            "", f"there is no wheel, and its source has code for CUDA or HIP ({listed}); it {hip} HIP"
         )
     name = filename.rpartition("-")[0]
     texts = {**{path: path for path in (name, *compiled)}, **scripts}

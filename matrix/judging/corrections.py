@@ -19,11 +19,8 @@ from matrix.judging.packages import (
 )
 from matrix.reading.pip_line import counts_on_linux
 from matrix.reading.requirements import Document, Entry, fixable, in_order, read_requirements
-from matrix.show.render import count_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from builders.findings import Finding
     from matrix.judging.target import ExpectedTarget
     from matrix.reading.items import Item, Reading
@@ -111,18 +108,3 @@ def difference(old: str, new: str, name: str) -> str:
     """Return a unified diff."""
     before, after = ([f"{line}\n" for line in text.removesuffix("\n").split("\n")] for text in (old, new))
     return "".join(difflib.unified_diff(before, after, name, f"{name} (corrected)", n=1)).rstrip("\n")
-
-
-def summary(findings: Sequence[Finding], against: str, *, rejected: bool = False) -> str:
-    """Return the result in a sentence.
-
-    Examples
-    --------
-    >>> summary([], "lumi-g on 2026-02-25")
-    'No problems found. Checked against lumi-g on 2026-02-25.'
-    """
-    text = count_text(findings) if findings else "" if rejected else "No problems found"
-    text = ", ".join(filter(None, [text, "pip rejects it" if rejected else ""]))
-    certain = len(fixable(findings))
-    text += f"; --fix corrects {certain}" if certain else ""
-    return f"{text}. Checked against {against}."

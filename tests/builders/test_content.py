@@ -438,11 +438,15 @@ C, SETUP = {"src/tiny.c": b"int x;"}, {"setup.py": b"setup()"}
         ("tiny", {**SETUP, "README": NVIDIA, "tests/a.cu": b"", "tiny.py": b"def f(): pass"}, ("none", "")),
         ("tiny", {"tiny.py": b"import os"}, ("none", "it has neither pyproject.toml nor setup.py")),
         ("tiny", {"pyproject.toml": b"= 1", "tiny.py": b"import os"}, ("none", "(at line 1, column 1)")),
-        ("tiny", {**SETUP, "csrc/a.cu": b"x"}, ("none", "code for CUDA or HIP (a.cu); none mentions HIP")),
+        (
+            "tiny",
+            {**SETUP, "csrc/a.cu": b"x"},
+            ("none", "for CUDA or HIP (a.cu); it does not mention HIP"),
+        ),
         (
             "tiny",
             {**SETUP, "csrc/a.cu": b"USE_ROCM"},
-            ("none", "code for CUDA or HIP (a.cu); some mention HIP"),
+            ("none", "code for CUDA or HIP (a.cu); it mentions HIP"),
         ),
     ],
 )
