@@ -31,7 +31,8 @@ _ROCM_PACKAGE = re.compile(
     r"(?P<release>rocm|rocm-sdk(?:-.+)?|rocm-profiler)|rocm-bootstrap|rocm-kpack|amd-[a-z]+-device(?:-.+)?"
 )
 _CUDA = re.compile(r"^(nvidia|cuda)-|-cu(da)?1[1-9]\d?x?(-|$)")
-_NOT_CUDA = frozenset({"nvidia-ml-py"})  # bindings that can be imported on every machine
+_NOT_CUDA = frozenset({"nvidia-ml-py", "nvidia-physicsnemo"})
+"""Bindings that can be imported on every machine, and pure Python with CUDA only in its extras."""
 PAIRED_WITH_TORCH = ("torchvision", "torchaudio")
 """Distributions that require an exact version of torch, which does not require them."""
 TRITON_NAMES = ("triton", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm")

@@ -6,6 +6,7 @@ use the compiler cache, which may have the objects of the first build.
 
 from __future__ import annotations
 
+import filecmp
 import re
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from builders.storage.files import remove_tree
 from builders.storage.io_errors import explain_index_errors
 from builders.storage.lease import digest, exclusive_lock
 from builders.wheels.wheel import WheelReader
+from resolver.texts import printable
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ def rebuild_wheel(
 
 def differences(published: Path, rebuilt: Path, directory: Path) -> Iterator[Finding]:
     """Yield what differs between two wheels; `directory` is that in which the second one was built."""
-    if published.read_bytes() == rebuilt.read_bytes():
+    if filecmp.cmp(published, rebuilt, shallow=False):
         return
     fix = f"Compare the published wheel with {rebuilt}, such as with diffoscope."
     with WheelReader(published) as first, WheelReader(rebuilt) as second:
@@ -91,9 +93,13 @@ def differences(published: Path, rebuilt: Path, directory: Path) -> Iterator[Fin
                 message, evidence = _explain(*contents, str(directory).encode())
             found = True
             evidence = {"member": name, **evidence}
-            yield Finding("rebuild-differs", "error", f"{shorten(name)}: {message}.", fix, evidence)
+            yield Finding(
+                "rebuild-differs", "error", printable(f"{shorten(name)}: {message}."), fix, evidence
+            )
     if not found:
-        message = "The members are the same, but their order, times, modes or compression differ."
+        message = (
+            "All files but RECORD are the same. RECORD, or the order, times, modes or compression differ."
+        )
         yield Finding("rebuild-differs", "error", message, fix)
 
 

@@ -22,6 +22,7 @@ from matrix.consumers.shared.requirements import (
     requirements_file,
 )
 from matrix.consumers.shared.shell import (
+    HIDES_CODE,
     container_environment,
     environment_steps,
     fill,
@@ -78,6 +79,7 @@ def _create(installation: Installation, layout: Layout) -> WrittenFile:
         checks="\n".join(filter(None, [image_checks(installation), source])),
         main=quote(layout.main),
         bind=f' -B "$index:{MOUNT_POINT}:ro"' if source else "",
+        hides_code=HIDES_CODE,
         steps=environment_steps(installation, _PREFIX, f"{_PREFIX}-files"),
     )
 
@@ -107,7 +109,7 @@ def _run(installation: Installation) -> WrittenFile:
 
 def _run_line(program: str, image: str, layer: Path) -> str:
     """Return the command that runs Python with a layer, as LUMI's guide writes it."""
-    line = join([program, "exec", "-B", f"{layer}:{_PREFIX}:image-src=/", image, "python"])
+    line = join([program, "exec", "-B", f"{layer}:{_PREFIX}:image-src=/,ro", image, "python"])
     variable = f"{program.upper()}ENV"
     return f"{variable}_PREPEND_PATH={_PREFIX}/bin {variable}_PYTHONNOUSERSITE=1 {line}"
 

@@ -52,8 +52,13 @@ def image_for_cuda(catalog: Catalog, address: str) -> Replaces | None:
 def for_rocm(catalog: Catalog, request: Request) -> tuple[Request, list[Notice]]:
     """Return a request for the ROCm builds of distributions that have them under another name, with notes.
 
-    There are also notes about distributions for NVIDIA GPUs without such a build. An exact version also means
-    the builds of this version: they append the number of their ROCm, or ``.post1``.
+    There are also notes about distributions for NVIDIA GPUs without such a build, if the user pins them. An
+    exact version also means the builds of this version: they append the number of their ROCm, or ``.post1``.
+
+    Raises
+    ------
+    UsageError
+        The request names a distribution for NVIDIA GPUs without a version.
     """
     if request.target.backend != "rocm":
         return request, []
@@ -64,7 +69,7 @@ def for_rocm(catalog: Catalog, request: Request) -> tuple[Request, list[Notice]]
         row = None if stated.url or stated.name in installed else build_for_rocm(catalog, stated.name)
         if row is None:
             requirements.append(stated)
-            notes += _without_build(catalog, stated)
+            notes += _without_build(catalog, request, stated)
             continue
         requirements += named_by(stated, row)
         text = f"{stated.name} means {join_words(row.by, joiner='and')} on AMD GPUs. {row.note}".strip()
@@ -72,13 +77,22 @@ def for_rocm(catalog: Catalog, request: Request) -> tuple[Request, list[Notice]]
     return replace(request, requirements=tuple(requirements)), notes
 
 
-def _without_build(catalog: Catalog, stated: Requirement) -> Iterator[Notice]:
-    """Yield what the catalog knows about a distribution for NVIDIA GPUs that nothing replaces on AMD GPUs."""
+def _without_build(catalog: Catalog, request: Request, stated: Requirement) -> Iterator[Notice]:
+    """Yield what the catalog knows about a distribution for NVIDIA GPUs that nothing replaces on AMD GPUs.
+
+    Raise a UsageError instead if no marker, pin or override shows that the user knows what they ask for.
+    """
     row = None if stated.url else replacement(catalog, stated.name)
-    if row and row.effect in {"cpu", "none"}:
-        instead = f" {join_words(row.by, joiner='and')} runs on the CPU." if row.by else ""
-        text = f"{stated.name} is for NVIDIA GPUs. {row.note}{instead}".strip()
-        yield Notice("for-nvidia", stated.name, text)
+    if row is None or row.effect not in {"cpu", "none"} or is_for_cuda(stated.name):
+        return  # the search rejects what is for CUDA by its name
+    msg = f"{stated.name} is for NVIDIA GPUs."
+    said = [one for one in (stated, *request.constraints) if one.name == stated.name]
+    is_pinned = any(_is_exact(clause) for one in said for clause in one.specifier or ())
+    if not (is_pinned or stated.marker or any(one.name == stated.name for one in request.overrides)):
+        hint = instead_of_cuda(catalog, stated.name, "rocm")
+        raise UsageError(msg, hint=f"{hint} To use it anyway, require {stated.name}==VERSION.")
+    instead = f" {join_words(row.by, joiner='and')} runs on the CPU." if row.by else ""
+    yield Notice("for-nvidia", stated.name, f"{msg} {row.note}{instead}".strip())
 
 
 def instead_of_cuda(catalog: Catalog, name: str, backend: str) -> str:
@@ -116,8 +130,11 @@ def named_by(stated: Requirement, row: Replaces) -> list[Requirement]:
 
 
 def _with_builds(clause: SpecifierClause) -> str:
-    is_exact = clause.operator == "==" and not clause.version.endswith(".*")
-    return f"{clause.operator}{clause.version}{'.*' if is_exact else ''}"
+    return f"{clause.operator}{clause.version}{'.*' if _is_exact(clause) else ''}"
+
+
+def _is_exact(clause: SpecifierClause) -> bool:
+    return clause.operator == "==" and not clause.version.endswith(".*")
 
 
 def reject_wrong_name(catalog: Catalog, name: str) -> None:

@@ -652,7 +652,9 @@ def test_layer_is_packed_with_its_own_lock_and_the_line_to_run_it(on_image: Path
     held = document["layer"]
     assert (held["files"], held["hides"]) == (2, ["/opt/venv/lib/sympy.py"])
     assert held["size"] == Path("x.sqsh").stat().st_size
-    assert held["run"].endswith(f"-B {on_image}/x.sqsh:/user-software:image-src=/ {on_image}/base.sif python")
+    assert held["run"].endswith(
+        f"-B {on_image}/x.sqsh:/user-software:image-src=/,ro {on_image}/base.sif python"
+    )
     assert layer() == 0
     output = capsys.readouterr()
     assert output.out == "Nothing to do: x.sqsh is up to date, verified.\n"

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
+from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Requires
 from resolver.model import IMAGE, STATUS_RANK, Conflict, Preinstalled, Request, Resolution
@@ -466,13 +467,18 @@ def test_extras_for_rocm_are_named_only_for_what_the_catalog_does_not_have(
     assert any("has extras for AMD GPUs" in warning for warning in lock.warnings) == is_hinted
 
 
-def test_what_is_for_nvidia_gpus_is_said_whatever_its_files_show(catalog: Catalog) -> None:
-    rows = [row for row in catalog.replaces.values() if not row.conda and "*" not in row.name]
+def test_what_is_for_nvidia_gpus_is_refused_unless_it_is_pinned(catalog: Catalog) -> None:
+    rows = [row for row in catalog.replaces.values() if not (row.conda or row.image or "*" in row.name)]
     rows = [row for row in rows if row.effect in {"cpu", "none"} and not is_for_cuda(row.name)]
     assert len(rows) >= 9
     for row in rows:
         known = FakeIndexes({row.name: {"1.0": FakeRelease()}})
-        found = resolve(catalog, ask(catalog, row.name, site=LUMI, day=DAY), known)
+        for text in (row.name, f"{row.name}>=1"):
+            with pytest.raises(UsageError, match=f"{row.name} is for NVIDIA GPUs.") as error:
+                resolve(catalog, ask(catalog, text, site=LUMI, day=DAY), known)
+            assert row.note in error.value.hint
+            assert all(name in error.value.hint for name in row.by)
+        found = resolve(catalog, ask(catalog, f"{row.name}==1.0", site=LUMI, day=DAY), known)
         said = found.notes if isinstance(found, Resolution) else found.warnings
         assert any(f"{row.name} is for NVIDIA GPUs." in text and row.note in text for text in said), row.name
         on_cpu = resolve(catalog, ask(catalog, row.name, site="local", backend="cpu", day=DAY), known)

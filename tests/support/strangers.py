@@ -78,7 +78,13 @@ def everything(*, keeps_torch: bool) -> Resolution:
         pick("stand-in", "1.0", "build", wheel_version=f"1.0{label}", alias_of="deepspeed"),
         pick("given", "1.0", "published", wheel=archive),
         pick("pure", "1.0", "published", index=file.index, files=(file,), extras=("all",), content=content),
-        pick("direct", "1.0", "published", files=(replace(file, name="direct-1.0.tar.gz", index=""),)),
+        pick(
+            "direct",
+            "1.0",
+            "published",
+            files=(replace(file, name="direct-1.0.tar.gz", index=""),),
+            source=indexes.SourceClass("pure", "setup.py:1: no extension"),
+        ),
     )
     requirements = ("torch", "apex", "EOF ; python_version > '3'", "REQUIREMENTS")
     request = Request(
@@ -91,7 +97,7 @@ def everything(*, keeps_torch: bool) -> Resolution:
         facts_files=(FactsFile("facts/own.toml", ZEROS),),
         excluded=(ExcludedFile("gone", "1.0", ZEROS, "requires CUDA"),),
         ops=("deepspeed:fused_adam",),
-        preinstalled=Preinstalled("image", {"pip": "25.0", "torch": "2.9.1+rocm6.4"}),
+        preinstalled=Preinstalled("image", {"pip": "25.0", "torch": "2.9.1+rocm6.4"}, ("numpy",)),
     )
     return Resolution(
         request=request,

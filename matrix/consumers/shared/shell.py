@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 ENVIRONMENT = "environment.sh"
 HIDDEN = "hidden.txt"
 """The list of the image's files that an environment hides, in its directory; none if it hides nothing."""
+HIDES_CODE = "5"
+"""The exit code of the steps if files of the environment would hide files of the image."""
 _PLACEHOLDER = re.compile(r"@([A-Z_]+)@")
 
 
@@ -168,7 +170,7 @@ def _hides(installation: Installation, prefix: str) -> str:
     """Return the lines that list the image's files that the environment hides; only replaced ones may be."""
     preinstalled = installation.lock.request.preinstalled
     replaced = json.dumps(preinstalled.replaced if preinstalled else ())
-    program = fill("hides.py.txt", prefix=prefix, replaced=replaced, hidden=HIDDEN)
+    program = fill("hides.py.txt", prefix=prefix, replaced=replaced, hidden=HIDDEN, hides_code=HIDES_CODE)
     return f"{prefix}/bin/python - <<'HIDES'\n{program}\nHIDES"
 
 

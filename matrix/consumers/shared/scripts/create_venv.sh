@@ -22,8 +22,10 @@ old=$venv.old-$$
 trap 'rm -rf -- "$temporary" "$new"' EXIT
 mkdir -p -- "$new"
 binds=(-B "$new:/user-software" -B "$files:/user-software-files:ro"@BIND@)
-stoppable "$runtime" exec "${binds[@]}" "$image" sh /user-software-files/steps.sh ||
+stoppable "$runtime" exec "${binds[@]}" "$image" sh /user-software-files/steps.sh || {
+    [ "$?" -ne @HIDES_CODE@ ] || exit 1 # it said why
     fail "the environment could not be created (see above); an existing environment has not changed"
+}
 if [ -e "$venv" ]; then
     trap 'rm -rf -- "$temporary"; [ -e "$venv" ] || mv -- "$old" "$venv"; rm -rf -- "$new" "$old"' EXIT
     mv -- "$venv" "$old"
