@@ -394,8 +394,9 @@ class Resolution(
     @property
     def is_complete(self) -> bool:
         """Whether it has every distribution of the environment, with the files that pip may install."""
+        origins = {pick.origin for pick in self.distributions}
         published = [pick.files for pick in self.distributions if pick.origin == "published"]
-        return not self.left_open and all(published) and bool(published or not self.built())
+        return not self.left_open and all(published) and bool(published or origins == {"preinstalled"})
 
     def built(self, names: Collection[str] = ()) -> list[Distribution]:
         """Return the distributions to build, in install order; only `names` if given.

@@ -53,13 +53,17 @@ _LARGEST_UNPACKED = 1 << 28  # bytes of all members that are read
 _UNREAD = Content(
     "",
     "there is no wheel, and the source was not read",
-    source=SourceClass("unread", f"it is a commit, or larger than {_LARGEST_SOURCE // 1_000_000} MB"),
+    source=SourceClass(
+        "unread", f"it is a commit, a directory, or larger than {_LARGEST_SOURCE // 1_000_000} MB"
+    ),
 )
-"""The content of a commit and of a large sdist."""
+"""The content of a commit, a directory and a large sdist."""
 
 
 def read(file: File, local: Path | None, transport: Transport) -> Content | None:
     """Read a wheel as far as `builders.gpu.content` allows, or a small sdist; `local` is it if it is here."""
+    if file.url.startswith("git+") or (local is not None and local.is_dir()):
+        return _UNREAD
     is_wheel = file.name.endswith(".whl")
     if not is_wheel and (not file.name.endswith((".tar.gz", ".zip")) or file.size > _LARGEST_SOURCE):
         return _UNREAD

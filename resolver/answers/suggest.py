@@ -399,7 +399,9 @@ class _Trials:
         if self._resolves:
             resolution = self._resolves(relaxed)
             return {pick.name: pick.key for pick in resolution.picks} if resolution else None
-        session = self._session(replace(relaxed, requirements=self._request.requirements))
+        own = self._request.requirements
+        added = {one.name for one in relaxed.requirements} - {one.name for one in own}
+        session = self._session(relaxed if added else replace(relaxed, requirements=own))
         if session is None:
             return None
         solution = session.solve(self._demands(session.problem, relaxed))

@@ -124,7 +124,6 @@ def test_pipe_is_read(catalog: Catalog) -> None:
     [
         ("torch==2.9.1\napex>=1.0\n", "list.txt:2: 'apex>=1.0'"),
         ("torch==2.9.1\n\nthis is no list of packages\n", "list.txt:3:"),
-        ("torch  2.9.1  pypi_0  pypi\n", "list.txt:1:"),
         ("apex @ git+https://github.com/ROCm/apex@abc\n", "list.txt:1: the line gives the URL of apex"),
         ("-e git+https://github.com/ROCm/apex@abc#egg=apex\n", "list.txt:1: the line gives the URL of apex"),
         ("foo==1.0\ntorch==2.9.1-x-y\n", "list.txt:2: '2.9.1-x-y' is not a valid version of torch"),

@@ -152,7 +152,8 @@ def test_interrupted_script_keeps_what_exists(
         signal.signal(number, before)
     started.send_signal(number)
     _, err = started.communicate(timeout=30)
-    message = f"{script}: interrupted; {work}/matrix-venv was not changed"
+    target = work / waiting.partition(".new-")[0]
+    message = f"{script}: interrupted; {target} was not changed"
     assert (started.returncode, message in err) == (130, True)
     wait_for_end(child)
     assert content(work) == {"matrix-venv": "version = 1"}

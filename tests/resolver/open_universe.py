@@ -149,6 +149,25 @@ class OpenUniverse:
             _is_pin(stated) and stated.contains(version) for stated in self._stated(name)
         )
 
+    def _lacks(self, name: str, version: str, extra: str, python: str) -> bool:
+        """Return whether a release lacks an extra that was asked for, although another one has it."""
+        if extra in self.projects[name][version].extras:
+            return False
+        asked = [
+            one for text in self.requirements if (one := parsed(text)).name == name and extra in one.extras
+        ]
+        if not any(_applies(one.marker, python) for one in asked):
+            return False
+        if any(
+            _is_pin(stated) and stated.contains(version, prereleases=True) for stated in self._stated(name)
+        ):
+            return False
+        return any(
+            extra in release.extras and self.may_use(name, other, one)
+            for other, release in self.projects[name].items()
+            for one in self.pythons
+        )
+
     def _stated(self, name: str) -> list[SpecifierSet]:
         return self._specifiers.get(name, [])
 
@@ -187,6 +206,8 @@ class OpenUniverse:
                     return None
             for extra in ("", *sorted(requirement.extras)):
                 if (name, extra) not in loaded:
+                    if extra and self._lacks(name, version, extra, python):
+                        return None
                     loaded.add((name, extra))
                     for text in self.projects[name][version].requires:
                         left += self._replaced(parsed(text), python, extra)
