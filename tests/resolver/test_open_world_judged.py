@@ -14,7 +14,7 @@ from packaging.version import Version
 from resolver.answers.resolve import resolve
 from resolver.errors import UsageError
 from resolver.model import Resolution
-from tests.resolver.open_universe import OpenUniverse, open_universe, parsed, versions_of
+from tests.resolver.open_universe import EXTRAS, OpenUniverse, open_universe, parsed, versions_of
 from tests.resolver.uv_judge import answer_of_uv, serving
 
 SEEDS = range(150)
@@ -50,11 +50,18 @@ def test_answer_is_best_of_all_solutions(pythons: tuple[str, ...]) -> None:
     assert len(SEEDS) // 4 < solvable < len(SEEDS) * 3 // 4
 
 
-def without_upper_bounds(universe: OpenUniverse) -> OpenUniverse:
-    """Return a universe without upper bounds of Requires-Python, which uv ignores."""
+def as_uv_reads(universe: OpenUniverse) -> OpenUniverse:
+    """Return a universe without upper bounds of Requires-Python, which uv ignores, and with all extras.
+
+    For uv, an extra that a release lacks is a warning; here, that release is no candidate.
+    """
     projects = {
         name: {
-            version: replace(release, requires_python=release.requires_python.replace("<3.12", ""))
+            version: replace(
+                release,
+                requires_python=release.requires_python.replace("<3.12", ""),
+                extras=list(EXTRAS),
+            )
             for version, release in releases.items()
         }
         for name, releases in universe.projects.items()
@@ -85,7 +92,7 @@ def test_uv_agrees(tmp_path: Path) -> None:
     compared = 0
     with serving() as index:
         for seed in SEEDS:
-            universe = without_upper_bounds(open_universe(random.Random(seed), projects=6, releases=5))
+            universe = as_uv_reads(open_universe(random.Random(seed), projects=6, releases=5))
             if not uv_means_the_same(universe):
                 continue
             answer, other = answer_to(universe), answer_of_uv(index, universe, tmp_path)
