@@ -58,7 +58,7 @@ class View(msgspec.Struct, frozen=True):
     """Whether the program is a stranger's. If so, the host runtime isolates it, and it has no network. A
     container isolates every program."""
     hidden: Sequence[Path] = ()
-    """Directories that an untrusted program does not see, besides those of users, agents and the cache."""
+    """What an untrusted program does not see, besides the directories of users, agents and the cache."""
     whole_path: bool = False
     """Whether `path` is the whole PATH on the host; else the caller's follows. The files of its programs are
     visible all the same."""

@@ -63,6 +63,8 @@ class SandboxLayout(msgspec.Struct, frozen=True):
     cwd: Path
     mounts: tuple[tuple[Path, Path], ...] = ()
     """Directories that it may write to, each with a second path at which it sees them."""
+    unusable: tuple[Path, ...] = ()
+    """Files that it can neither read nor execute."""
 
 
 def layout(
@@ -76,9 +78,9 @@ def layout(
 ) -> SandboxLayout:
     """Return the layout of a program; `SandboxLayout` describes the arguments.
 
-    `scratch` exists. `hidden` are directories besides those of users and agents. Directories of programs on
-    `path`, its PATH, are shown even inside hidden ones, such as a conda environment in HOME. The second
-    paths of `mounts` are below /tmp.
+    `scratch` exists. `hidden` are directories besides those of users and agents, and files. Directories of
+    programs on `path`, its PATH, are shown even inside hidden ones, such as a conda environment in HOME. The
+    second paths of `mounts` are below /tmp.
     """
     private_home(scratch)
     covered = _topmost([*_machine_hidden(), *(path.resolve() for path in hidden if path.is_dir())])
@@ -103,7 +105,9 @@ def layout(
         make_mount_point(inside(scratch, target), place)
     ordered = sorted(shown.items(), key=lambda item: (len(item[0].parts), item[0]))
     masked = tuple(file for file in _secret_files(path) if _is_seen(file, covered, [*shown]))
-    return SandboxLayout(scratch, covered, tuple(ordered), masked, cwd or TEMPORARY[0], tuple(mounts))
+    unusable = tuple(path.resolve() for path in hidden if path.is_file())
+    own = cwd or TEMPORARY[0]
+    return SandboxLayout(scratch, covered, tuple(ordered), masked, own, tuple(mounts), unusable)
 
 
 def private_home(scratch: Path) -> Path:
@@ -239,10 +243,19 @@ def _bubblewrap(command: Sequence[str], where: SandboxLayout) -> list[str]:
         line += ["--bind", str(path), str(target)]
     for path in where.masked:
         line += ["--ro-bind", str(empty), str(path)]
+    for path in where.unusable:
+        line += ["--ro-bind", str(_nothing(where)), str(path)]
     # Only now: bwrap makes the places for the binds in these directories.
     for path in hidden:
         line += ["--remount-ro", str(path)]
     return [*line, "--chdir", str(where.cwd), "--", *command]
+
+
+def _nothing(where: SandboxLayout) -> Path:
+    """Return a file without any rights: some versions of CMake take every readable file for a program."""
+    path = where.scratch / "nothing"
+    path.touch(mode=0)
+    return path
 
 
 def _settings() -> list[str]:
@@ -339,8 +352,10 @@ def _hide_and_show(where: SandboxLayout) -> Iterator[str]:
             yield _remount(path, max(points, key=lambda mount: len(mount[0].parts))[1])
     for path, target in where.mounts:
         yield f"mount --rbind {shlex.quote(str(path))} {_at(target)}"
-    for path in where.masked:
-        yield f"mount --bind /dev/null {_at(path)}"
+    masks = [(path, Path("/dev/null")) for path in where.masked]
+    masks += [(path, _nothing(where)) for path in where.unusable]
+    for path, mask in masks:
+        yield f"mount --bind {shlex.quote(str(mask))} {_at(path)}"
 
 
 def _at(path: Path) -> str:

@@ -139,10 +139,11 @@ def _output_of(command: list[str]) -> str:
 
 
 def cuda_toolkits() -> list[Path]:
-    """Return the usual directories of CUDA's toolkit on this machine, where torch looks for it."""
+    """Return the usual directories and compilers of CUDA on this machine, where torch and CMake look."""
+    places = ("/usr/local", "cuda*"), ("/opt", "cuda*"), ("/opt", "nvidia")
     return [
         path
-        for parent, name in (("/usr/local", "cuda*"), ("/opt", "cuda*"), ("/opt", "nvidia"))
+        for parent, name in (*places, ("/usr/local/bin", "nvcc"), ("/usr/bin", "nvcc"))
         for path in sorted(Path(parent).glob(name))
     ]
 

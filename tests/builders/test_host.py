@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.containers.sandbox import KINDS, Kind, command_line, layout
 from builders.machine import host
+from builders.machine.process import output_of
 from resolver.errors import EnvironmentLacksError
 
 PYTHON = Path(sys.executable)
@@ -284,3 +286,17 @@ def test_slurm_job_limits_cores_and_memory(monkeypatch: pytest.MonkeyPatch) -> N
     assert (host.cores(), host.memory_gib()) == (6, 6)
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "2048")
     assert host.memory_gib() == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hidden_file_cannot_be_executed(kind: Kind, tmp_path: Path) -> None:
+    """CMake looks for ``nvcc`` in the directories of the system, too, which a build must see."""
+    program = Path("/usr/bin/dirname")
+    seen = f"[ -x {program} ] && echo seen; [ -x /usr/bin/basename ] && echo other"
+    outputs = []
+    for hidden in ([], [program]):
+        where = layout(tmp_path, hidden=hidden, binds=[], path="/usr/bin", cwd=None)
+        outputs.append(output_of(command_line(kind, ["/bin/sh", "-c", seen], where)).split())
+    if outputs[0] == []:
+        pytest.skip(f"{kind} does not work on this machine")
+    assert outputs == [["seen", "other"], ["other"]]

@@ -7,7 +7,6 @@ chooses a fault of the build.
 
 import os
 import sys
-import time
 import urllib.request
 
 from setuptools import setup
@@ -25,8 +24,6 @@ if fault == "other-gfx":
     os.environ["PYTORCH_ROCM_ARCH"] = "gfx942"
 if fault == "undefined-symbol":
     macros.append(("FUSEDTINY_UNDEFINED", "1"))
-if fault == "clock":
-    macros.append(("FUSEDTINY_BUILT", str(time.time_ns())))
 if fault == "wave-size":  # the value that DeepSpeed uses if rocminfo finds no GPU
     macros.append(("ROCM_WAVEFRONT_SIZE", "32"))
 if fault == "headers":  # no fault: headers of ROCm's libraries, which its runtime lacks

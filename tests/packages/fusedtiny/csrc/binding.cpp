@@ -12,10 +12,6 @@ int no_such_function_of_torch(int);
 }
 #endif
 
-#ifdef FUSEDTINY_BUILT
-unsigned long fusedtiny_built = FUSEDTINY_BUILT; // never the same
-#endif
-
 static PyObject *device(PyObject *, PyObject *) {
 #ifdef FUSEDTINY_UNDEFINED
   c10::no_such_function_of_torch(1);
