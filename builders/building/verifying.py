@@ -13,7 +13,9 @@ import json
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from builders.building.provenance import BUILD_TYPE, read_statement
 from builders.index.maintenance import damage
@@ -68,13 +70,14 @@ def verify(index: Index, lock: Resolution | None = None, trusted: Path | None = 
                     message = f"No trusted key has signed the provenance of {path.name}."
                     found.append(damage(index, "signature-missing", record, message))
             try:
-                document = json.loads(text)
+                document = msgspec.json.decode(text, type=dict[str, Any])
                 if "predicate" not in document:
                     unbuilt.append(path.name)
                     continue
                 statement = read_statement(document)
-            except (ValueError, ProvenanceError) as error:
-                found.append(damage(index, "provenance-wrong", record, str(error)))
+            except (msgspec.MsgspecError, RecursionError, ProvenanceError) as error:
+                message = f"The provenance of {path.name} cannot be read: {error}"
+                found.append(damage(index, "provenance-wrong", record, message))
                 continue
             statements.setdefault(project, []).append(statement)
             found += [
@@ -95,7 +98,7 @@ def _contradictions(statement: Statement, wheel: str, sha256: str) -> Iterator[s
     inputs = definition.internal_parameters.get("inputs")
     key = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
     if definition.build_type == BUILD_TYPE and key != statement.build_key:
-        yield "names inputs that its build key is not the digest of"
+        yield "has a build key that is not the digest of its inputs"
 
 
 def _difference(pick: Distribution, statements: list[Statement]) -> str:

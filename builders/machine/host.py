@@ -72,8 +72,8 @@ def running_python() -> str:
 def own_program() -> list[str]:
     """Return the words that start this program again, also for jobs without the user's PATH."""
     started = Path(sys.argv[0])
-    module = ["-m", "matrix"]
-    return [sys.executable, *([str(started.resolve())] if started.suffix == ".pyz" else module)]
+    program = [str(started.resolve())] if started.suffix == ".pyz" else ["-m", "matrix"]
+    return [sys.executable, *program]
 
 
 def glibc_version() -> str:

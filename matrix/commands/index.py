@@ -332,7 +332,7 @@ def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
         )
     for signer, count in sorted(Counter(filter(None, verified.signers.values())).items()):
         console.data(f"Signed by {signer}: {counted(count, 'wheel')}")
-    if len(findings) > len(verified.findings) and damaged:
+    if any(finding not in verified.findings and not finding.evidence["repaired"] for finding in findings):
         console.info("Repair the index with `matrix index check --repair`.")
     return int(damaged)
 

@@ -76,7 +76,16 @@ def test_provenance_of_another_file_or_of_other_inputs_is_wrong(
     second = Index(tmp_path / "second")
     second.publish(wheel, record(wheel, {**INPUTS, "torch": "2.10.0"}))
     (finding,) = verify(second).findings
-    assert "inputs that its build key is not the digest of" in finding.message
+    assert "has a build key that is not the digest of its inputs" in finding.message
+
+
+@pytest.mark.parametrize("text", ["", "5", "null", "[]", "{", "[" * 100_000])
+def test_damaged_provenance_is_a_finding(index: Index, text: str) -> None:
+    (path,) = index.provenance.iterdir()
+    path.write_text(text)
+    (finding,) = verify(index).findings
+    assert finding.id == "provenance-wrong"
+    assert "tiny-1.0-py3-none-any.whl cannot be read" in finding.message
 
 
 def test_added_wheel_is_named_and_no_error(index: Index, make_wheel: MakeWheel) -> None:
