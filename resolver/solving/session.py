@@ -161,7 +161,10 @@ class Session:
         witness = self._witness(fixed)
         if witness is None:
             return None
-        early = [((EARLY_PYTHON, 0, 0, name), self.number[name], True) for name in self.problem.preferences]
+        preferences = self.problem.preferences
+        early: list[tuple[Rank, int, bool]] = [
+            ((EARLY_PYTHON, 0, 0, name), self.number[name], True) for name in preferences
+        ]
         if self.problem.default_images:
             early.append(((_EARLY_IMAGE, 0, 0, "base-image"), self.number["rocm"], True))
         steps = sorted([*early, *((self.rank[number], number, False) for number in numbers)])

@@ -214,8 +214,15 @@ SITES_WITH_IMAGES = {
 }
 
 
-def with_image(catalog: Catalog, requirements: str, use: ImageUse = "of-site", **target: str) -> Request:
-    return replace(ask(catalog, requirements, **target), use_image=use)
+def with_image(
+    catalog: Catalog,
+    requirements: str,
+    use: ImageUse = "of-site",
+    *,
+    site: str = "lumi-g",
+    day: str = "2026-03-01",
+) -> Request:
+    return replace(ask(catalog, requirements, site=site, day=day), use_image=use)
 
 
 def test_sites_with_images_are_all_tried(catalog: Catalog) -> None:
