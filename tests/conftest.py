@@ -36,8 +36,10 @@ _INTEGRATION_TIMEOUT = 1800
 def pytest_configure(config: pytest.Config) -> None:
     """Handle SIGINT, also in programs that tests start, because a shell's background job ignores it.
 
-    A run without the slow tests tries fewer examples of each property, too.
+    A run without the slow tests tries fewer examples of each property, too. Programs that tests start
+    keep their compiled modules, or each of the many that start ``matrix`` compiles all of them again.
     """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if "not slow" in config.getoption("markexpr"):
         settings.load_profile("fast")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
