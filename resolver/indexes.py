@@ -58,6 +58,11 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     metadata_sha256: Digest = ""
     """SHA-256 of that metadata, hexadecimal; empty if unknown."""
 
+    @property
+    def hashed_url(self) -> str:
+        """Its URL, with its hash if that is known."""
+        return f"{self.url}{'&' if '#' in self.url else '#'}sha256={self.sha256}" if self.sha256 else self.url
+
 
 def uploaded_by(files: Iterable[File], day: date) -> list[File]:
     """Return the files uploaded by the end of a day, and those without a known time."""

@@ -298,10 +298,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def direct_url(self) -> str:
         """The URL of its file with its hash, if a direct reference (``NAME @ URL``) names it."""
-        if not self.files or self.files[0].index:
-            return ""
-        url, sha256 = self.files[0].url, self.files[0].sha256
-        return f"{url}{'&' if '#' in url else '#'}sha256={sha256}" if sha256 else url
+        return self.files[0].hashed_url if self.files and not self.files[0].index else ""
 
     def __str__(self) -> str:
         return f"{self.name} {self.key}"

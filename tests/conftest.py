@@ -36,8 +36,10 @@ _INTEGRATION_TIMEOUT = 1800
 def pytest_configure(config: pytest.Config) -> None:
     """Handle SIGINT, also in programs that tests start, because a shell's background job ignores it.
 
-    A run without the slow tests tries fewer examples of each property, too.
+    A run without the slow tests tries fewer examples of each property, too. Programs that tests start
+    keep their compiled modules, or each of the many that start ``matrix`` compiles all of them again.
     """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if "not slow" in config.getoption("markexpr"):
         settings.load_profile("fast")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -49,6 +51,22 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("integration") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_INTEGRATION_TIMEOUT))
+
+
+_read_file, _shipped = catalog_files.read_file, Path(schema.FOLDER).resolve()
+_files: dict[Path, schema.CatalogFile] = {}
+
+
+def _read_shipped_once(path: Path, text: str | None = None) -> schema.CatalogFile:
+    """Read each shipped catalog file once: many tests add a layer, with which all files are read again."""
+    if text is not None or _shipped not in path.parents:
+        return _read_file(path, text)
+    if path not in _files:
+        _files[path] = _read_file(path)
+    return _files[path]
+
+
+catalog_files.read_file = _read_shipped_once
 
 
 _activate = socketserver.TCPServer.server_activate
@@ -120,24 +138,6 @@ def _uncached_namespace_checks() -> None:
     runtime.without_network.cache_clear()
     runtime.can_mount.cache_clear()
     sandbox.sandbox.cache_clear()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _shipped_files_read_once() -> Iterator[None]:
-    """Read each shipped catalog file once: many tests add a layer, with which all files are read again."""
-    read, shipped = catalog_files.read_file, Path(schema.FOLDER).resolve()
-    files: dict[Path, schema.CatalogFile] = {}
-
-    def read_once(path: Path, text: str | None = None) -> schema.CatalogFile:
-        if text is not None or shipped not in path.parents:
-            return read(path, text)
-        if path not in files:
-            files[path] = read(path)
-        return files[path]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(catalog_files, "read_file", read_once)
-        yield
 
 
 @pytest.fixture(scope="session")

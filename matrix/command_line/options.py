@@ -146,7 +146,7 @@ def add_base_image(parser: argparse._ActionsContainer) -> None:
         "--base-image",
         metavar="NAME|PATH",
         type=nonempty,
-        help="base image: a name from the catalog, or a file",
+        help="base image: a name from the catalog, a file, or the SBOM of one",
     )
 
 
@@ -332,7 +332,7 @@ def add_kept(parser: argparse.ArgumentParser) -> None:
         "--keep-installed",
         metavar="FILE|image",
         help="keep installed distributions as they are: those listed in FILE (output of pip list or pip "
-        "freeze), or those of the chosen base image",
+        "freeze, an SBOM), or those of the chosen base image",
     )
     parser.add_argument(
         "--replace",

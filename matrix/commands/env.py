@@ -13,7 +13,6 @@ from builders.building.inputs import unmet_requirements
 from builders.constants import MOUNTED_INDEX
 from builders.index import Index
 from builders.machine.host import glibc_version
-from builders.storage.files import sha256_of
 from matrix.building.locked import candidate_wheels, check_sources, wheels_of_lock
 from matrix.command_line.options import add_catalog, add_index, add_lock, output_path
 from matrix.consumers import Consumer, consumer_names, load_consumer
@@ -22,7 +21,6 @@ from matrix.consumers.shared.installation import (
     Layout,
     files_in_wheelhouse,
     index_of,
-    left_to_pip,
     pin,
     write_files,
 )
@@ -69,9 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "relative to the file for pylock, the real path for all others)",
     )
     parser.add_argument(
-        "--hashes", action="store_true", help="list all distributions with the hashes of their files"
-    )
-    parser.add_argument(
         "--wheelhouse",
         metavar="DIR",
         type=Path,
@@ -109,7 +104,8 @@ def execute(context: Context) -> int:
     for pick in installation.unbuilt:
         console.warning(
             f"{pick.name} {pick.pinned} is not in {Index(args.index).root} yet. "
-            "Build it with `matrix build-wheels`."
+            "Build it with `matrix build-wheels`, and run this command again: it writes hashes only if all "
+            "wheels are built."
         )
     for finding in findings:
         console.warning(str(finding))
@@ -161,8 +157,6 @@ def emit(
         several = {name for name, paths in found.items() if len(paths) > 1}
         named = {name: paths[0].name for name, paths in wheels.items() if name in several and len(paths) == 1}
     installation = replace(installation, wheels=wheels, named=named, left_open=_left_open(lock, wheels))
-    if args.hashes:
-        installation = replace(installation, hashes=_hashes(installation, index))
     files = consumer.emit(installation, layout)
     return files, installation, consumer.check(installation, layout)
 
@@ -197,9 +191,6 @@ def _check_options(args: argparse.Namespace, consumer: Consumer) -> None:
     if args.environment is not None and not consumer.uses_environment:
         msg = f"--environment does not work with --for {args.consumer}, which makes an environment."
         raise UsageError(msg, hint="Use it with --for module, slurm-job or tykky-wrap.")
-    if args.hashes and consumer.hashes_hint:
-        msg = f"--hashes does not work with --for {args.consumer}."
-        raise UsageError(msg, hint=consumer.hashes_hint)
 
 
 def _left_open(lock: Resolution, wheels: Mapping[str, Sequence[Path]]) -> list[str]:
@@ -216,23 +207,19 @@ def _confusable(installation: Installation, context: Context) -> str:
     Versions with a local label are not on PyPI. uv and pylock.toml bind each distribution to its index.
     """
     args = context.args
-    if args.consumer in _BINDING or args.hashes or args.wheelhouse:
+    if args.consumer in _BINDING or args.wheelhouse:
         return ""
     known = {row.index.rstrip("/") for row in context.catalog_of_lock.torch.values()}
     picks = [
         pick
         for pick in installation.on_top
         if pick.origin == "published" and index_of(pick) and pick.index.rstrip("/") not in known
-        if "+" not in pick.pinned and not pick.direct_url
+        if "+" not in pick.pinned and not pick.direct_url and pick.name not in installation.hashes
     ]
     if picks:
-        can_hash = not load_consumer(args.consumer).hashes_hint and installation.is_complete
-        other = (
-            "installs only the locked files with --hashes" if can_hash else "cannot do so with --for pylock"
-        )
         return (
             f"pip follows its own rule: it may take {shortened(map(pin, picks))} from PyPI instead of "
-            f"{picks[0].index}, if PyPI has the same version. It {other}."
+            f"{picks[0].index}, if PyPI has the same version. It cannot do so with --for uv."
         )
     if installation.searched:
         names = join_words(installation.searched, joiner="and")
@@ -256,23 +243,3 @@ def _in_wheelhouse(wheelhouse: Path, installation: Installation) -> dict[str, li
         raise MatrixError(msg, hint=f"{first} with `{command}`.")
     names = {pick.name: files.get(pick.name) for pick in installation.built}
     return {project: [wheelhouse / name] if name else [] for project, name in names.items()}
-
-
-def _hashes(installation: Installation, index: Index) -> dict[str, tuple[str, ...]]:
-    """Return the SHA-256 of the files that may be installed, by distribution; check that all are known."""
-    if installation.preinstalled:
-        msg = "--hashes lists everything that is installed, but this lock keeps packages of the base image."
-        raise UsageError(msg, hint="Resolve without --keep-installed, or omit --hashes.")
-    if missing := list(map(pin, installation.unbuilt)):
-        msg = f"The index {index.root} does not contain {shortened(missing)}, so not all hashes are known."
-        raise MatrixError(msg, hint="Build the missing wheels with `matrix build-wheels`.")
-    if not installation.is_complete:
-        message, hint = left_to_pip(installation)
-        raise UsageError(f"--hashes lists everything that is installed. {message}", hint=hint)
-    unknown = [file.name for pick in installation.installed for file in pick.files if not file.sha256]
-    if unknown:
-        msg = f"No SHA-256 is known for {shortened(unknown)}."
-        raise MatrixError(msg, hint="Omit --hashes, or use an index that publishes hashes.")
-    built = {name: tuple(map(sha256_of, paths)) for name, paths in installation.wheels.items()}
-    locked = {pick.name: tuple(file.sha256 for file in pick.files) for pick in installation.installed}
-    return {**locked, **built}

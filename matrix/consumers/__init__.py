@@ -62,8 +62,6 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     """None if its files do not make one container or environment."""
     uses_environment: bool = False
     """Whether its files use a finished container or environment (``--environment``) and install nothing."""
-    hashes_hint: str = ""
-    """What to do instead of ``--hashes``, and why; empty if its files can list hashes."""
 
 
 def consumer_names() -> list[str]:

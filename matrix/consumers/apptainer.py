@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from matrix.consumers import Consumer, Maker
 from matrix.consumers.shared.installation import MARK, WrittenFile, comments
 from matrix.consumers.shared.requirements import (
-    IMAGE_HASHES_HINT,
     constraint_lines,
     preinstalled_note,
     requirement_lines,
@@ -124,7 +123,6 @@ def _command(folder: Path, target: Path) -> list[str]:
 CONSUMER = Consumer(
     file=_FILE,
     emit=_emit,
-    hashes_hint=IMAGE_HASHES_HINT,
     maker=Maker(
         programs=_RUNTIMES,
         module="LUMI PRoot",

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from matrix.consumers import Consumer
 from matrix.consumers.shared.installation import MARK, WrittenFile, comments, pin
 from matrix.consumers.shared.requirements import (
-    IMAGE_HASHES_HINT,
     constraint_lines,
     require_torch_of_image,
     requirement_lines,
@@ -88,4 +87,4 @@ def _checked(lines: list[str]) -> list[str]:
     return lines
 
 
-CONSUMER = Consumer(file="easyconfig-lines.py", emit=_emit, hashes_hint=IMAGE_HASHES_HINT)
+CONSUMER = Consumer(file="easyconfig-lines.py", emit=_emit)

@@ -154,6 +154,4 @@ def _wrapper(installation: Installation, environment: Path, about: list[str]) ->
     return f"{text}\n"
 
 
-CONSUMER = Consumer(
-    file=f"matrix{_LUA}", emit=_emit, uses_environment=True, hashes_hint="The module installs nothing."
-)
+CONSUMER = Consumer(file=f"matrix{_LUA}", emit=_emit, uses_environment=True)

@@ -233,7 +233,6 @@ CONSUMER = Consumer(
     file="pylock.toml",
     emit=_emit,
     check=_check,
-    hashes_hint="Omit --hashes: pylock.toml always has a hash for every file.",
 )
 
 

@@ -139,6 +139,4 @@ def _normal(job: Job, kind: str) -> str:
     return f"{normal} {limit}"
 
 
-CONSUMER = Consumer(
-    file=_NODES, emit=_emit, uses_environment=True, hashes_hint="The scripts install nothing."
-)
+CONSUMER = Consumer(file=_NODES, emit=_emit, uses_environment=True)

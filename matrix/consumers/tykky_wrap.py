@@ -44,6 +44,4 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     ]
 
 
-CONSUMER = Consumer(
-    file="wrap.sh", emit=_emit, uses_environment=True, hashes_hint="The script installs nothing."
-)
+CONSUMER = Consumer(file="wrap.sh", emit=_emit, uses_environment=True)

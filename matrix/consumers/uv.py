@@ -153,5 +153,4 @@ CONSUMER = Consumer(
     emit=_emit,
     check=newer_glibc,
     runs_on_host=True,
-    hashes_hint="uv writes hashes into its own uv.lock: run `uv lock` in the directory of the file.",
 )

@@ -14,7 +14,6 @@ from builders.constants import MOUNT_POINT, SOURCE_DATE_EPOCH
 from matrix.consumers import UNPACKED, Consumer, Maker
 from matrix.consumers.shared.installation import WrittenFile
 from matrix.consumers.shared.requirements import (
-    IMAGE_HASHES_HINT,
     constraint_lines,
     preinstalled_note,
     require_torch_of_image,
@@ -114,7 +113,7 @@ def _run_line(program: str, image: str, layer: Path) -> str:
     return f"{variable}_PREPEND_PATH={_PREFIX}/bin {variable}_PYTHONNOUSERSITE=1 {line}"
 
 
-CONSUMER = Consumer(file="requirements.txt", emit=_emit, hashes_hint=IMAGE_HASHES_HINT)
+CONSUMER = Consumer(file="requirements.txt", emit=_emit)
 LAYER = Maker(
     makes="layer",
     programs=("apptainer", "singularity"),

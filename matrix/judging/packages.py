@@ -62,7 +62,7 @@ _BUILD = "Build a wheel with `matrix build-wheels` and pin it with its label."
 _ROCM_INDEX = "ROCm's pip packages are on AMD's indexes. `matrix env` writes a file with the right one."
 _BOOTSTRAP = "rocm-bootstrap"
 """The only pip package of ROCm that PyPI has, too."""
-_HASH = "Add its hash: `matrix env --hashes` writes such a file from a lock."
+_HASH = "Add its hash: `matrix env --for pip` writes such a file from a lock."
 _CUDA_EXTRA = re.compile(r"(?:^|[-_])cuda", re.IGNORECASE)
 _EXPLAIN = "`matrix resolve` with these requirements names the sources, and requests that fit."
 _PIN = "Pin the exact version with its label. `matrix env --for cotainr` writes such a file from a lock."

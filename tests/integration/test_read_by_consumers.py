@@ -20,6 +20,7 @@ from builders.index import Index
 from builders.machine.host import running_python
 from matrix.api import write_lock
 from matrix.cli import main
+from resolver.indexes import File
 from resolver.lock import read_lock
 from tests.support.locks import local_file, locked_pick, with_index
 from tests.support.tiny import tiny_index, tiny_wheel
@@ -174,7 +175,7 @@ def complete(work: Path) -> None:
 def test_hashes_are_complete_and_pip_checks_them(work: Path, pips: Path, consumer: str) -> None:
     complete(work)
     (work / "out").mkdir()
-    assert main(["env", "--for", consumer, "--hashes", "-o", "out"]) == 0
+    assert main(["env", "--for", consumer, "-o", "out"]) == 0
     text = (
         work / "out" / {"pip": "requirements.txt", "tykky": "req.txt"}.get(consumer, "env.yml")
     ).read_text()
@@ -198,6 +199,42 @@ def test_hashes_are_complete_and_pip_checks_them(work: Path, pips: Path, consume
     assert "do not match the hashes" in pip(pips, NEWEST, work, "-I", "-r", "section.txt").stderr.lower()
 
 
+@pytest.mark.parametrize("installer", [OLDEST, NEWEST, "uv"], ids=["oldest", "newest", "uv"])
+def test_hashes_are_checked_beside_a_directory(work: Path, pips: Path, installer: str) -> None:
+    """Neither pip nor uv can check the hash of a directory, so the others are URLs that end with one."""
+    complete(work)
+    tree = work / "tree"
+    wheel = tiny_wheel(tree, "tree", "1.2")
+    (tree / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "copies"\nbackend-path = ["."]\n'
+    )
+    (tree / "copies.py").write_text(
+        "import pathlib, shutil\n\ndef build_wheel(folder, *_):\n"
+        f"    return pathlib.Path(shutil.copy({wheel.name!r}, folder)).name\n"
+    )
+    lock = read_lock(Path("matrix.lock"))
+    pick = locked_pick("tree", "1.2", File(name="tree-1.2.tar.gz", url=tree.as_uri()))
+    write_lock(replace(lock, picks=(*lock.picks, pick)))
+    assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
+    shutil.rmtree(work / "installed", ignore_errors=True)
+
+    def install() -> subprocess.CompletedProcess[str]:
+        if installer != "uv":
+            return pip(pips, installer, work, "--no-deps", "-r", "requirements.txt")
+        command = [uv.find_uv_bin(), "pip", "install", "--no-cache", "--python", sys.executable]
+        return run([*command, "--target", "installed", "--no-deps", "-r", "requirements.txt"], work)
+
+    done = install()
+    assert done.returncode == 0, done.stderr
+    assert installed(work / "installed") == EXPECTED | {"tree": "1.2"}
+    shutil.rmtree(work / "installed")
+    tiny_index(work / "trap", {"mpmath": [("1.3.0", ["sympy>1"])]})
+    done = install()
+    assert done.returncode == 1
+    assert "hash" in done.stderr.lower()
+    assert "mpmath" in done.stderr
+
+
 @pytest.mark.parametrize("version", [OLDEST, NEWEST], ids=["oldest", "newest"])
 def test_pip_installs_from_wheelhouse_only(
     work: Path, pips: Path, version: str, monkeypatch: pytest.MonkeyPatch
@@ -207,7 +244,7 @@ def test_pip_installs_from_wheelhouse_only(
     assert main(["fetch", "--wheelhouse", "wheels"]) == 0
     shutil.rmtree(work / "trap")
     shutil.rmtree(work / "torch")
-    assert main(["env", "--for", "pip", "--hashes", "--wheelhouse", "wheels", "-o", "requirements.txt"]) == 0
+    assert main(["env", "--for", "pip", "--wheelhouse", "wheels", "-o", "requirements.txt"]) == 0
     done = pip(pips, version, work, "-r", "requirements.txt")  # its resolver finds nothing missing
     assert done.returncode == 0, done.stderr
     assert installed(work / "installed") == EXPECTED

@@ -108,7 +108,7 @@ def test_pip_is_told_to_resolve_nothing(work: Path, capsys: Capture) -> None:
     lines = lines_of("requirements.txt")
     assert lines[1:3] == [f"--extra-index-url {TORCH}", "--only-binary :all:"]
     pins = {f"deepspeed=={LABEL}", "torch==2.13.0+cpu", "sympy==1.14.0", "mpmath==1.3.0"}
-    assert set(lines[3:]) == set(lines_of("constraints.txt")) == pins
+    assert {line.partition(" --hash")[0] for line in lines[3:]} == set(lines_of("constraints.txt")) == pins
     assert "to pip" not in capsys.readouterr().err
 
 
@@ -117,7 +117,7 @@ def test_hashes_are_those_of_lock_and_index(work: Path) -> None:
     assert torch is not None
     other = replace(torch.files[0], name="torch-2.13.0+cpu-py3-none-linux_x86_64.whl", sha256="b" * 64)
     changed("torch", files=(*torch.files, other))
-    assert main(["env", "--for", "pip", "--hashes", "-o", "requirements.txt"]) == 0
+    assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
     (wheel,) = Index(work / "index").wheels("deepspeed")
     hashes = dict(line.split(" ", 1) for line in lines_of("requirements.txt") if "==" in line)
     assert hashes[f"deepspeed=={LABEL}"] == f"--hash=sha256:{sha256(wheel)}"
@@ -126,24 +126,39 @@ def test_hashes_are_those_of_lock_and_index(work: Path) -> None:
 
 
 def test_hashes_need_wheels_that_are_built(work: Path, capsys: Capture) -> None:
+    """With a hash of another distribution, pip would refuse the wheel that is built later."""
     changed("deepspeed", wheel_version="2.0+cpu")
-    assert main(["env", "--for", "pip", "--hashes", "-o", "requirements.txt"]) == 1
-    output = capsys.readouterr().err
-    assert "does not contain deepspeed==2.0+cpu" in output
-    assert "matrix build-wheels" in output
-    assert not (work / "requirements.txt").exists()
+    assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
+    assert "Build it with `matrix build-wheels`, and run this command again" in capsys.readouterr().err
+    assert "sha256" not in (work / "requirements.txt").read_text()
 
 
-@pytest.mark.parametrize("arguments", [("--for", "pip", "--hashes"), ("--for", "pylock")])
-def test_file_without_hash_is_error(work: Path, capsys: Capture, arguments: tuple[str, ...]) -> None:
-    del work
-    pick = read_lock(Path("matrix.lock")).pick("mpmath")
+def without_hash(name: str) -> None:
+    pick = read_lock(Path("matrix.lock")).pick(name)
     assert pick is not None
-    changed("mpmath", files=(replace(pick.files[0], sha256=""),))
-    assert main(["env", *arguments]) == 1
+    changed(name, files=(replace(pick.files[0], sha256=""),))
+
+
+def test_beside_a_file_without_hash_others_are_urls_with_hashes(work: Path) -> None:
+    without_hash("mpmath")
+    assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
+    files = {pick.name: pick.files[0] for pick in read_lock(Path("matrix.lock")).distributions if pick.files}
+    (wheel,) = Index(work / "index").wheels("deepspeed")
+    ours = f"{wheel.as_uri()}#sha256={sha256(wheel)}"
+    assert set(lines_of("requirements.txt")[3:]) == {
+        f"deepspeed @ {ours}",
+        *(f"{name} @ {files[name].url}#sha256={files[name].sha256}" for name in ("torch", "sympy")),
+        "mpmath==1.3.0",
+    }
+
+
+def test_file_without_hash_is_error_for_pylock(work: Path, capsys: Capture) -> None:
+    without_hash("mpmath")
+    assert main(["env", "--for", "pylock"]) == 1
     output = capsys.readouterr()
     assert "No SHA-256 is known for mpmath-1.3.0-py3-none-any.whl" in output.err
     assert output.out == ""
+    del work
 
 
 @pytest.mark.parametrize(("count", "text"), [(1, "a>=1"), (2, "a>=1; b>=1"), (4, "a>=1; b>=1 and 2 more")])
@@ -154,9 +169,8 @@ def test_open_requirements_are_reported(work: Path, capsys: Capture, count: int,
     output = capsys.readouterr().err
     assert f"The lock leaves to pip: {text}. To lock everything, run `matrix resolve`" in output
     assert "--no-deps" not in Path("requirements.txt").read_text()
-    assert main(["env", "--for", "pip", "--hashes", "-o", "hashed.txt"]) == 2
-    assert f"leaves to pip: {text}." in capsys.readouterr().err
-    assert not (work / "hashed.txt").exists()
+    assert "sha256" not in Path("requirements.txt").read_text()
+    del work
 
 
 def publish(work: Path, *requires: str) -> None:
@@ -175,8 +189,7 @@ def test_requirements_of_our_wheels_must_be_locked(work: Path, capsys: Capture, 
     text = f"The lock leaves to pip: {requirement}, which the wheel of deepspeed requires."
     assert (text in capsys.readouterr().err) is not is_met
     assert ("--no-deps" in Path("requirements.txt").read_text()) is is_met
-    assert main(["env", "--for", "pip", "--hashes"]) == (0 if is_met else 2)
-    capsys.readouterr()
+    assert ("--hash" in Path("requirements.txt").read_text()) is is_met
     assert main(["fetch", "--wheelhouse", "wheels"]) == 0
     assert (f"The wheelhouse lacks {requirement}" in capsys.readouterr().err) is not is_met
 
@@ -213,7 +226,7 @@ def test_cotainr_section_is_plain_text_and_pip_resolves_nothing(work: Path) -> N
     assert main(["env", "--for", "cotainr", "-o", "."]) == 0
     section = YAML(typ="safe").load(Path("env.yml").read_text())["dependencies"][-1]["pip"]
     assert "--only-binary :all:" in section
-    assert f"deepspeed=={LABEL}" in section
+    assert any(line.startswith(f"deepspeed=={LABEL} --hash=sha256:") for line in section)
     script = Path("build.sh").read_text()
     assert "\nexport PIP_NO_DEPS=1\n" in script
     assert '"mpmath": "1.3.0"' in script
@@ -232,7 +245,7 @@ def test_sdist_is_not_limited_to_wheels(work: Path) -> None:
     section = YAML(typ="safe").load(Path("env.yml").read_text())["dependencies"][-1]["pip"]
     only = {line.split()[1] for line in section if line.startswith("--only-binary")}
     assert only == {"deepspeed", "torch", "sympy", "mpmath"}
-    assert "docopt==0.6.2" in section
+    assert any(line.startswith("docopt==0.6.2 --hash=sha256:") for line in section)
     assert "PIP_NO_DEPS" not in Path("build.sh").read_text()
     assert main(["env", "--for", "uv", "-o", "pyproject.toml"]) == 0
     tool = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["uv"]
@@ -244,7 +257,7 @@ def test_direct_reference_is_installed_from_its_url(work: Path) -> None:
     assert pick is not None
     url = "https://files.example/mpmath-1.3.0-py3-none-any.whl"
     changed("mpmath", files=(replace(pick.files[0], url=url, index=""),))
-    assert main(["env", "--for", "pip", "--hashes", "-o", "requirements.txt"]) == 0
+    assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
     digest = pick.files[0].sha256
     assert f"mpmath @ {url}#sha256={digest} --hash=sha256:{digest}" in lines_of("requirements.txt")
     assert main(["env", "--for", "uv", "-o", "pyproject.toml"]) == 0
@@ -311,7 +324,7 @@ def test_build_requirements_that_cannot_be_had_are_named(
 def test_wheelhouse_replaces_all_indexes(work: Path, capsys: Capture, consumer: str) -> None:
     wheels = fill(work)
     capsys.readouterr()
-    assert main(["env", "--for", consumer, "--hashes", "--wheelhouse", "wheels", "-o", "."]) == 0
+    assert main(["env", "--for", consumer, "--wheelhouse", "wheels", "-o", "."]) == 0
     text = Path({"pip": "requirements.txt", "tykky": "req.txt"}.get(consumer, "env.yml")).read_text()
     where = "file:///mnt" if consumer == "cotainr" else wheels.as_uri()
     assert f"--find-links {where}\n" in text

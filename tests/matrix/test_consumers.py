@@ -405,9 +405,6 @@ def test_same_lock_gives_same_bytes(work: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "output"),
     [
-        ("venv --hashes", "depend on the packages that the image has"),
-        ("uv --hashes", "uv lock"),
-        ("pylock --hashes", "a hash for every file"),
         ("pip --wheelhouse x --index-url https://x/simple", "cannot be combined"),
         ("pip --index-url /scratch/index", "is not a URL"),
         ("cotainr --index-url https://x/$(reboot)", "is not a URL"),
@@ -424,19 +421,6 @@ def test_index_url_may_contain_variables_for_pip(work: Path) -> None:
     for url in ("http://127.0.0.1:${PORT}/simple", "${INDEX_URL}"):
         assert env("pip", "--index-url", url, "-o", "out.txt") == 0
         assert content("out.txt")[0] == f"--extra-index-url {url}"
-
-
-def test_hashes_need_the_wheels(work: Path, capsys: Capture) -> None:
-    assert env("pip", "--hashes", "-o", "out.txt") == 1
-    output = capsys.readouterr().err
-    assert f"does not contain apex==1.9.0{LABEL}" in output
-    assert "matrix build-wheels" in output
-    assert not (work / "out.txt").exists()
-
-
-def test_hashes_reject_preinstalled_packages(work: Path, capsys: Capture) -> None:
-    assert env("pip", "--hashes", "-o", str(work), lock="kept.lock") == 2
-    assert "keeps packages of the base image" in capsys.readouterr().err
 
 
 def test_needed_by_preinstalled_excludes_requested_packages(work: Path) -> None:

@@ -110,11 +110,6 @@ def test_wheelhouse_has_sdists_of_project_and_commit(capsys: pytest.CaptureFixtu
     names = {path.name for path in Path("wheels").iterdir()}
     assert names == {"repo-1.2.tar.gz", "tree-1.2.tar.gz", "Some_Wheel-3.0-py3-none-any.whl"}
     text = _env("pip", "--wheelhouse", "wheels")
-    assert "repo==1.2\n" in text
+    for name, file in (("repo", "repo-1.2.tar.gz"), ("tree", "tree-1.2.tar.gz")):
+        assert f"{name}==1.2 --hash=sha256:{sha256_of(Path('wheels', file))}\n" in text
     assert "@" not in text.partition("--find-links")[2]
-
-
-@pytest.mark.usefixtures("references")
-def test_hashes_of_a_project_are_not_known(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["env", "--for", "pip", "--hashes"]) == 1
-    assert "No SHA-256 is known for repo-1.2.tar.gz, tree-1.2.tar.gz." in capsys.readouterr().err

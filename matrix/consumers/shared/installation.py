@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from builders.constants import MOUNT_POINT, MOUNTED_INDEX
 from builders.network.urls import public_index
-from builders.storage.files import write_atomic
+from builders.storage.files import sha256_of, write_atomic
 from matrix.show.render import shortened
 from matrix.show.resolution_text import title_of
 from resolver.errors import UsageError
@@ -46,8 +46,6 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     """The installation that a lock describes."""
 
     lock: Resolution
-    hashes: Mapping[str, tuple[str, ...]] = {}
-    """SHA-256 of the files that may be installed, by distribution; empty unless hashes were requested."""
     left_open: Sequence[str] = ()
     """Descriptions of the dependencies that the lock leaves open."""
     variables: Sequence[SiteVariable] = ()
@@ -86,6 +84,22 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         decided = {*PLATFORM, *(pick.name for pick in self.lock.picks)}
         requirements = self.lock.request.requirements
         return [requirement.text for requirement in requirements if requirement.name not in decided]
+
+    @cached_property
+    def hashes(self) -> Mapping[str, tuple[str, ...]]:
+        """The SHA-256 of the files that may be installed, by distribution, where all of them are known.
+
+        Empty if pip must add dependencies to the lock, or if a wheel is not built yet: a file with hashes
+        could not be installed.
+        """
+        if self.unbuilt or not self.is_complete:
+            return {}
+        locked = {
+            pick.name: tuple(file.sha256 for file in pick.files)
+            for pick in self.installed
+            if all(file.sha256 for file in pick.files)
+        }
+        return locked | {name: tuple(map(sha256_of, paths)) for name, paths in self.wheels.items()}
 
     @cached_property
     def sdists(self) -> list[Distribution]:

@@ -8,7 +8,8 @@ Observed with pip 22.3 to 26.3, and also in the pip section of a conda file (con
   name could satisfy an unpinned name.
 - ``--only-binary NAME`` keeps pip from running an unrelated setup.py, and makes a missing wheel an error.
   After ``--only-binary :all:``, uv builds no package from source, even if a later line allows it.
-- If one line has a hash, every requirement and every dependency needs a hash.
+- If one line has ``--hash``, every requirement and every dependency needs one, which a commit or directory
+  cannot have. ``#sha256=`` at the end of a URL is checked without this rule.
 - ``--no-deps`` is not allowed in the file. As a variable, it would also apply to the build requirements of
   sdists, which pip installs with its own pip.
 
@@ -20,11 +21,21 @@ from __future__ import annotations
 import json
 import re
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from builders.audit.platform_tags import too_new_glibc
 from builders.findings import Finding
 from builders.network.urls import is_flat_listing
-from matrix.consumers.shared.installation import MARK, WrittenFile, comments, index_of, pin, wheel_only
+from builders.storage.files import sha256_of
+from matrix.consumers.shared.installation import (
+    MARK,
+    WrittenFile,
+    comments,
+    files_in_wheelhouse,
+    index_of,
+    pin,
+    wheel_only,
+)
 from matrix.show.render import shortened
 from resolver.errors import UsageError
 from resolver.versions import sort_key
@@ -36,8 +47,6 @@ if TYPE_CHECKING:
     from resolver.model import Distribution
 
 
-IMAGE_HASHES_HINT = "Omit --hashes: the files to install depend on the packages that the image has."
-"""The reason why a consumer that extends an image cannot list hashes."""
 _PLAIN = re.compile(r"(?:--)?[A-Za-z](?:[!-~]|(?<!:) (?!#))*")
 """A text that is a plain YAML scalar: neither a mapping nor a comment begins in it."""
 _YAML_VALUES = {"y", "n", "yes", "no", "true", "false", "on", "off", "null"}
@@ -68,17 +77,46 @@ def requirement_lines(
             f"--{'find-links' if is_flat_listing(url) else 'extra-index-url'} {url}"
             for url in dict.fromkeys(urls)
         ]
-    return [
-        *options,
-        *(f"--only-binary {name}" for name in binary),
-        *(_line(pick, installation, layout.url_of(pick, installation.named, wheels)) for pick in chosen),
-        *installation.unpinned,
+    urls_of = {pick.name: layout.url_of(pick, installation.named, wheels) for pick in chosen}
+    hashes = _hashes(installation, layout, chosen)
+    if len(hashes) < len(chosen):  # so pip's rule allows none in options
+        urls_of |= {
+            name: _with_hash(pick, installation, wheels) for pick in chosen if (name := pick.name) in hashes
+        }
+        hashes = {}
+    lines = [
+        " ".join(
+            [
+                installation.requirement(pick, urls_of[pick.name]),
+                *(f"--hash=sha256:{digest}" for digest in hashes.get(pick.name, ())),
+            ]
+        )
+        for pick in chosen
     ]
+    return [*options, *(f"--only-binary {name}" for name in binary), *lines, *installation.unpinned]
 
 
-def _line(pick: Distribution, installation: Installation, url: str) -> str:
-    hashes = [f"--hash=sha256:{digest}" for digest in installation.hashes.get(pick.name, ())]
-    return " ".join([installation.requirement(pick, url), *hashes])
+def _hashes(
+    installation: Installation, layout: Layout, chosen: Sequence[Distribution]
+) -> dict[str, tuple[str, ...]]:
+    """Return the known hashes of distributions; a wheelhouse also has files that the lock has no hash of."""
+    hashes = {
+        pick.name: installation.hashes[pick.name] for pick in chosen if pick.name in installation.hashes
+    }
+    if layout.wheelhouse is not None and installation.hashes:
+        others = [pick for pick in chosen if pick.name not in hashes]
+        for name, file in files_in_wheelhouse(layout.wheelhouse, others).items():
+            hashes[name] = (sha256_of(layout.wheelhouse / file),)
+    return hashes
+
+
+def _with_hash(pick: Distribution, installation: Installation, wheels: str) -> str:
+    """Return the URL of a distribution's file with its hash; empty if several of our wheels are possible."""
+    if pick.origin != "build":
+        return pick.files[0].hashed_url
+    names = [path.name for path in installation.wheels[pick.name]]
+    (digest, *_) = installation.hashes[pick.name]
+    return f"{wheels}/{pick.name}/{quote(names[0])}#sha256={digest}" if len(names) == 1 else ""
 
 
 def constraint_lines(installation: Installation, chosen: Sequence[Distribution] | None = None) -> list[str]:
