@@ -105,23 +105,33 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
 
 
 def _built(pick: Distribution, answer: Answer) -> Distribution:
-    """Return a distribution without a wheel as one that is built, with a recipe drafted from its source."""
-    if pick.kind != "distribution" or not pick.is_sdist or pick.name == "rocm":
+    """Return a distribution that has only an sdist as one that is built, with the recipe drafted from it.
+
+    ``rocm`` chooses its requirements where it is installed; a commit or directory is left as it is.
+    """
+    is_archive = pick.is_sdist and (pick.files[0].index or pick.files[0].sha256)
+    if pick.kind != "distribution" or pick.name == "rocm" or not is_archive:
         return pick
     file, backend = pick.files[0], answer.request.target.backend
-    content = answer.contents.content_of(file)
     try:
-        content = content or answer.index.indexes.content(file, None)
+        content = answer.contents.content_of(file) or answer.index.indexes.content(file, None)
     except (EnvironmentLacksError, SourceError) as error:  # the catalog has its requirements
-        content = Content("", source=SourceClass("unread", error.message.rstrip(".")))
-    recipe = next((row for row in content.recipes if row.backend == backend), None) if content else None
+        content = _unread(error.message.rstrip("."))
+    if not file.sha256 or "#subdirectory=" in file.url:
+        content = _unread("its index states no SHA-256" if file.index else "it is part of an archive")
+    content = content or _unread("nothing in it was read")
+    recipe = next((row for row in content.recipes if row.backend == backend), None)
     return replace(
         pick,
         origin="build",
         sdist=Sdist(file.name, file.sha256) if file.sha256 else None,
-        source=content.source if content else None,
+        source=content.source,
         recipe=recipe and replace(recipe, package=pick.name, releases=f"=={pick.version}"),
     )
+
+
+def _unread(reason: str) -> Content:
+    return Content("", source=SourceClass("unread", reason))
 
 
 def _untried(picks: Sequence[Distribution]) -> Iterator[Notice]:
@@ -134,10 +144,11 @@ def _untried(picks: Sequence[Distribution]) -> Iterator[Notice]:
             text = f"{pick} is built with a recipe drafted from its source, which is untried: {evidence}."
             yield Notice("untried", pick.name, f"{text} To edit it, run {write}")
         if pick.recipe and "torch" in pick.recipe.match_runtime and not has_torch:
-            text = (
-                f"{pick} is compiled against torch, and the request lacks it: `matrix add torch`."
-            )
+            text = f"{pick} is compiled against torch, and the request lacks it: `matrix add torch`."
             yield Notice("torch-missing", pick.name, text)
+        if pick.is_sdist and pick.name != "rocm":
+            text = f"{pick} is a commit or directory, which pip builds where it is installed, without torch."
+            yield Notice("left-to-pip", pick.name, f"{text} To build it here, run `matrix recipe draft`.")
         if pick.lacks_recipe:
             text = f"{pick} has no wheel for the target, and its source was not read: {evidence}."
             yield Notice("source-unread", pick.name, f"{text} To build it, run {write}")
