@@ -79,6 +79,7 @@ import nox
 
 nox.options.sessions = ["lint", "tests"]
 nox.options.reuse_existing_virtualenvs = True
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process compiles all tests and modules again
 
 
 def install(session: nox.Session, *arguments: str) -> None:

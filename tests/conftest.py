@@ -53,6 +53,22 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(_INTEGRATION_TIMEOUT))
 
 
+_read_file, _shipped = catalog_files.read_file, Path(schema.FOLDER).resolve()
+_files: dict[Path, schema.CatalogFile] = {}
+
+
+def _read_shipped_once(path: Path, text: str | None = None) -> schema.CatalogFile:
+    """Read each shipped catalog file once: many tests add a layer, with which all files are read again."""
+    if text is not None or _shipped not in path.parents:
+        return _read_file(path, text)
+    if path not in _files:
+        _files[path] = _read_file(path)
+    return _files[path]
+
+
+catalog_files.read_file = _read_shipped_once
+
+
 _activate = socketserver.TCPServer.server_activate
 
 
@@ -122,24 +138,6 @@ def _uncached_namespace_checks() -> None:
     runtime.without_network.cache_clear()
     runtime.can_mount.cache_clear()
     sandbox.sandbox.cache_clear()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _shipped_files_read_once() -> Iterator[None]:
-    """Read each shipped catalog file once: many tests add a layer, with which all files are read again."""
-    read, shipped = catalog_files.read_file, Path(schema.FOLDER).resolve()
-    files: dict[Path, schema.CatalogFile] = {}
-
-    def read_once(path: Path, text: str | None = None) -> schema.CatalogFile:
-        if text is not None or shipped not in path.parents:
-            return read(path, text)
-        if path not in files:
-            files[path] = read(path)
-        return files[path]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(catalog_files, "read_file", read_once)
-        yield
 
 
 @pytest.fixture(scope="session")

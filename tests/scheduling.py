@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -21,6 +23,16 @@ _INDEPENDENT = ("test_bad_builds.py", "test_in_image.py")
 """Files of tests that may run in any process."""
 _FIRST = f"{_FOLDER}test_cotainr.py"
 """The file whose tests take longest; they create the rig's base image."""
+
+
+_MARK = "mark.integration"
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out files without integration tests: to import them all takes longer than many of the tests."""
+    if collection_path.suffix == ".py" and _MARK not in collection_path.read_text(encoding="utf-8"):
+        return True
+    return None
 
 
 def _scope(nodeid: str) -> str:

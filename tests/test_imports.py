@@ -51,7 +51,9 @@ def imports(node: ast.AST, *, in_function: bool = False) -> Iterator[Import]:
         yield from imports(child, in_function=in_function or isinstance(child, ast.FunctionDef))
 
 
-IMPORTS = {name: list(imports(ast.parse(path.read_text()))) for name, path in FILES.items()}
+@cache
+def all_imports() -> dict[str, list[Import]]:
+    return {name: list(imports(ast.parse(path.read_text()))) for name, path in FILES.items()}
 
 
 @cache
@@ -63,9 +65,12 @@ def is_heavy(module: str) -> bool:
         name = pending.pop()
         if name.partition(".")[0] in HEAVY:
             return True
-        if name in IMPORTS and name not in known:
+        if name in FILES and name not in known:
             known.add(name)
-            pending += [name.rpartition(".")[0], *(row.name for row in IMPORTS[name] if not row.in_function)]
+            pending += [
+                name.rpartition(".")[0],
+                *(row.name for row in all_imports()[name] if not row.in_function),
+            ]
     return False
 
 
@@ -83,12 +88,12 @@ def test_functions_import_heavy_libraries_only_except_at_start_up(tmp_path: Path
         timeout=60,
         check=True,
     )
-    start_up = {"matrix.__main__", *done.stderr.split()} & IMPORTS.keys()
+    start_up = {"matrix.__main__", *done.stderr.split()} & FILES.keys()
     assert {"matrix.cli", "resolver.solving.session"} <= start_up
     others = [
         f"{FILES[module]}:{row.line}: {row.name}"
-        for module in IMPORTS.keys() - start_up
-        for row in IMPORTS[module]
+        for module in FILES.keys() - start_up
+        for row in all_imports()[module]
         if row.in_function and not is_heavy(row.name)
     ]
     assert others == []

@@ -1,12 +1,13 @@
-"""Build a published wheel again, in another directory, and explain how it differs from the published file.
+"""Build a published wheel again, elsewhere and as another user, and explain how it differs.
 
-If its bytes are the same, they do not depend on the directory and the time of the build. The build does not
-use the compiler cache, which may have the objects of the first build.
+If its bytes are the same, they do not depend on the directory, the time and the user of the build. The build
+does not use the compiler cache, which may have the objects of the first build.
 """
 
 from __future__ import annotations
 
 import filecmp
+import os
 import re
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -18,16 +19,18 @@ from builders.building.directory import BuildDirectory, lock_of, path_of
 from builders.building.records import log_path
 from builders.building.task import build_again
 from builders.constants import NO_COMPILER_CACHE
+from builders.containers.runtime import HostRuntime
+from builders.containers.sandbox import OTHER, sandbox
 from builders.findings import Finding, limited
 from builders.storage.files import remove_tree
 from builders.storage.io_errors import explain_index_errors
 from builders.storage.lease import digest, exclusive_lock
 from builders.wheels.wheel import WheelReader
 from resolver.texts import printable
-from resolver.versions import shorten
+from resolver.versions import join_words, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from builders.building.inputs import Limits
@@ -63,16 +66,26 @@ def rebuild_wheel(
         index.state_directory(work.parent.name)
         remove_tree(work)
         limits = replace(limits, compiler_cache=NO_COMPILER_CACHE)
+        own = {str(work): "the path of its build directory"}
+        if task.build_host.runtime.image is None and sandbox():
+            reporter.step(f"as another user ({OTHER.name}), with another HOME")
+            own |= {
+                OTHER.name: "the name of its user",
+                str(OTHER.home): "the path of its HOME",
+                OTHER.host: "the name of its machine",
+            }
+            runtime = HostRuntime(identity=OTHER)
+            task = replace(task, build_host=replace(task.build_host, runtime=runtime))
         rebuilt = build_again(task, published, index, limits, reporter, directory=BuildDirectory(work, log))
-        found = limited(differences(published, rebuilt, work))
+        found = limited(differences(published, rebuilt, own))
         if not found:
             remove_tree(work)
             log.unlink(missing_ok=True)
         return found
 
 
-def differences(published: Path, rebuilt: Path, directory: Path) -> Iterator[Finding]:
-    """Yield what differs between two wheels; `directory` is that in which the second one was built."""
+def differences(published: Path, rebuilt: Path, own: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield what differs between two wheels; `own` are texts that only the second build saw."""
     if filecmp.cmp(published, rebuilt, shallow=False):
         return
     fix = f"Compare the published wheel with {rebuilt}, such as with diffoscope."
@@ -90,7 +103,7 @@ def differences(published: Path, rebuilt: Path, directory: Path) -> Iterator[Fin
                 contents = first.read(infos[0]), second.read(infos[1])
                 if contents[0] == contents[1]:
                     continue
-                message, evidence = _explain(*contents, str(directory).encode())
+                message, evidence = _explain(*contents, own)
             found = True
             evidence = {"member": name, **evidence}
             yield Finding(
@@ -103,7 +116,7 @@ def differences(published: Path, rebuilt: Path, directory: Path) -> Iterator[Fin
         yield Finding("rebuild-differs", "error", message, fix)
 
 
-def _explain(before: bytes, after: bytes, directory: bytes) -> tuple[str, dict[str, str]]:
+def _explain(before: bytes, after: bytes, own: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """Return where two contents differ, and the reason if it can be seen; and both as evidence."""
     where, parts = _place(before, after)
     texts = [_TEXT.findall(part) for part in parts]
@@ -118,8 +131,13 @@ def _explain(before: bytes, after: bytes, directory: bytes) -> tuple[str, dict[s
         for which, text in zip(("published", "rebuilt"), pairs, strict=True)
         if text
     )
-    if directory in parts[1]:
-        why = f"It contains the path of its build directory, {directory.decode(errors='backslashreplace')}"
+    seen = [
+        f"{what}, {text}"
+        for text, what in own.items()
+        if os.fsencode(text) in parts[1] and os.fsencode(text) not in parts[0]
+    ]
+    if seen:
+        why = f"The rebuilt one contains {join_words(seen, joiner='and')}"
     elif all(map(_TIME.search, pairs)):
         why = "Both look like a time"
     else:

@@ -68,14 +68,17 @@ def find_image(given: Path, name: str = "") -> LocalImage:
 
 
 def stem(path: Path) -> str:
-    """Return the default name of an image: its file name without the suffix.
+    """Return the default name of an image: its file name, or that of its list, without the suffix.
 
     Examples
     --------
     >>> stem(Path("/images/lumi-rocm-6.2.sif"))
     'lumi-rocm-6.2'
     """
-    return path.name.removesuffix(".sif").removesuffix(".tar") or path.name
+    name = path.name
+    for suffix in (".json", ".cdx", ".spdx", ".cyclonedx", ".sbom", ".sif", ".tar"):
+        name = name.removesuffix(suffix)
+    return name or path.name
 
 
 def real_path(given: Path) -> Path:
@@ -242,14 +245,18 @@ def is_local(path: Path) -> bool:
 
 
 def image_name(given: str, catalog: Catalog) -> str:
-    """Return the file name of an image if the catalog has it (LUMI's end in ``.sif``), else its `stem`."""
+    """Return the file name of an image if the catalog has it (LUMI's end in ``.sif``), else its `stem`.
+
+    Of a list of an image's content, it is the name of the image.
+    """
     path = Path(given)
     if given in catalog.image and not is_local(path):
         return given
     if path.name in catalog.image:
         return path.name
     if is_local(path):
-        return stem(path)
+        of_list = f"{stem(path)}.sif" if path.suffix == ".json" else ""
+        return of_list if of_list in catalog.image else stem(path)
     if "://" in given:
         msg = f"{given} is an address; a base image must be a file on this machine."
         raise EnvironmentLacksError(msg, hint=f"Pull it first with `apptainer pull image.sif {given}`.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from packaging.version import Version
 from builders.containers.engines import choose_runtime
 from builders.containers.image import LocalImage, find_image, image_name, is_local
 from builders.containers.runtime import Runtime, View, run_in
+from builders.containers.sbom import is_sbom, read_sbom
 from builders.recipes import Program, choose_compilers
 from builders.storage.files import cache_root, write_atomic
 from builders.storage.lease import exclusive_lock
@@ -157,7 +158,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
 def with_inspected_image(
     catalog: Catalog, given: str | None, name: str = "", *, start: bool = True
 ) -> Catalog:
-    """Add the contents of a base image on this machine to a catalog.
+    """Add the contents of a base image on this machine, or of the list of one (`read_sbom`), to a catalog.
 
     The row takes precedence over a row of the same name. For a name, or a path that is not on this machine,
     return the catalog unchanged. `given` is the value of ``--base-image``; `name` is the name of the row, by
@@ -166,7 +167,10 @@ def with_inspected_image(
     """
     if not given or not is_local(Path(given)):
         return catalog
-    image = find_image(Path(given), name or image_name(given, catalog))
+    name = name or image_name(given, catalog)
+    if is_sbom(Path(given)):
+        return catalog.with_image(row_of_list(Path(given), name, catalog))
+    image = find_image(Path(given), name)
     facts = inspect_image(image) if start else cached_facts(image)
     if facts is None:
         msg = f"The base image {given} was not inspected on this machine."
@@ -254,19 +258,40 @@ def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
         libfabric=facts.libfabric or (documented.libfabric if documented else ""),
         network_headers=facts.network_headers,
         network_plugin=facts.network_plugin or (documented.network_plugin if documented else ""),
-        holds=_catalogued(facts, catalog),
+        holds=_catalogued(facts.installed, catalog),
         status="observed",
         source=f"{schema.INSPECTED}{facts.path.rpartition('/')[2]} {facts.digest}",
     )
 
 
-def _catalogued(facts: ImageFacts, catalog: Catalog) -> dict[str, str]:
+def row_of_list(path: Path, name: str, catalog: Catalog) -> schema.Image:
+    """Return the row of an image from the list of its content; what the list lacks is that of the catalog."""
+    listed, documented = read_sbom(path), catalog.image.get(name)
+    platform = listed.platform
+    if documented is None and "glibc" not in platform:
+        msg = f"{path} lists no packages of the system, so the ROCm and the glibc of its image are not known."
+        raise UsageError(msg, hint=f"Name the image with --base-image, and add --keep-installed {path}.")
+    row = documented or schema.Image(name=name, status="observed", source="")
+    installed = {normalize_name(one): version for one, version in listed.distributions}
+    return msgspec.structs.replace(
+        row,
+        rocm=platform.get("rocm", row.rocm),
+        os=platform.get("os", row.os),
+        glibc=platform.get("glibc", row.glibc),
+        libstdcxx=platform.get("libstdc++", row.libstdcxx),
+        python=(listed.python,) if listed.python else row.python,
+        compiler=listed.compiler or row.compiler,
+        holds=_catalogued(installed, catalog),
+        status="observed",
+        source=f"list of the image's content: {path.name}",
+    )
+
+
+def _catalogued(installed: Mapping[str, str], catalog: Catalog) -> dict[str, str]:
     """Return those distributions of the Python with torch that the catalog has."""
     names = {*catalog.package, "torch", "torchvision", "torchaudio", *TRITON_NAMES}
     return {
-        name: version
-        for name, version in sorted(facts.installed.items())
-        if name in names and is_version(version)
+        name: version for name, version in sorted(installed.items()) if name in names and is_version(version)
     }
 
 

@@ -19,7 +19,15 @@ from typing import ClassVar, Protocol
 import msgspec
 
 from builders.containers.image import LocalImage
-from builders.containers.sandbox import HOME, command_line, layout, private_home, sandbox, system_program
+from builders.containers.sandbox import (
+    HOME,
+    Identity,
+    command_line,
+    layout,
+    private_home,
+    sandbox,
+    system_program,
+)
 from builders.machine.process import clean_environment, output_in_container, output_of, run
 from builders.storage.lease import TemporaryDirectory
 
@@ -107,13 +115,15 @@ class HostRuntime(msgspec.Struct, frozen=True):
 
     kind: ClassVar[str] = "host"
     image: LocalImage | None = None
+    identity: Identity | None = None
+    """Whom untrusted programs see as their user, where they can be isolated; None for the caller."""
 
     def command(self, command: Sequence[str], view: View, scratch: Path) -> tuple[list[str], dict[str, str]]:
         """Return the command, prefixed with the program that isolates it or cuts it off from the network."""
         kind = sandbox() if view.untrusted else None
         own = {}
         if view.untrusted:
-            home = HOME if kind else private_home(scratch)
+            home = (self.identity.home if self.identity else HOME) if kind else private_home(scratch)
             own = {"HOME": str(home), "TMPDIR": str(home.parent)}
         env = clean_environment(own | dict(view.env), network=view.network)
         own_path = [*map(str, view.path)]
@@ -134,6 +144,7 @@ class HostRuntime(msgspec.Struct, frozen=True):
                 path=os.pathsep.join([*own_path, *(path for path in callers if not view.hides(Path(path)))]),
                 cwd=view.cwd,
                 mounts=[(bind.path, bind.target) for bind in view.binds if bind.target is not None],
+                identity=self.identity,
             )
             return command_line(kind, command, where), env
         return [*(() if view.network else without_network()), *command], env

@@ -50,6 +50,25 @@ _SETTINGS = ("sys", "sysrq-trigger", "irq", "bus")
 _SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+class Identity(msgspec.Struct, frozen=True):
+    """Whom a program sees as its user, and where."""
+
+    user: int
+    group: int
+    home: Path = HOME
+    host: str = ""
+    """The name of the machine; empty for its own. Only bubblewrap can set another."""
+
+    @property
+    def name(self) -> str:
+        """The name of the user."""
+        return pwd.getpwuid(self.user).pw_name
+
+
+OTHER = Identity(1, 1, Path("/tmp/another-home"), "another-host")  # noqa: S108
+"""A user other than the one who builds. Every Linux has a name for it (``daemon`` or ``bin``)."""
+
+
 class SandboxLayout(msgspec.Struct, frozen=True):
     """The parts of the file system that a program sees or does not see, all as real paths."""
 
@@ -61,6 +80,7 @@ class SandboxLayout(msgspec.Struct, frozen=True):
     masked: tuple[Path, ...]
     """Files that it sees as empty, because they may contain passwords."""
     cwd: Path
+    identity: Identity
     mounts: tuple[tuple[Path, Path], ...] = ()
     """Directories that it may write to, each with a second path at which it sees them."""
     unusable: tuple[Path, ...] = ()
@@ -75,6 +95,7 @@ def layout(
     path: str,
     cwd: Path | None,
     mounts: Sequence[tuple[Path, Path]] = (),
+    identity: Identity | None = None,
 ) -> SandboxLayout:
     """Return the layout of a program; `SandboxLayout` describes the arguments.
 
@@ -82,7 +103,8 @@ def layout(
     programs on `path`, its PATH, are shown even inside hidden ones, such as a conda environment in HOME. The
     second paths of `mounts` are below /tmp.
     """
-    private_home(scratch)
+    identity = identity or Identity(os.getuid(), os.getgid())
+    private_home(scratch, identity.home)
     covered = _topmost([*_machine_hidden(), *(path.resolve() for path in hidden if path.is_dir())])
     shown: dict[Path, bool] = {}
     programs = [(path, False) for path in _prefixes(path)]
@@ -107,14 +129,14 @@ def layout(
     masked = tuple(file for file in _secret_files(path) if _is_seen(file, covered, [*shown]))
     unusable = tuple(path.resolve() for path in hidden if path.is_file())
     own = cwd or TEMPORARY[0]
-    return SandboxLayout(scratch, covered, tuple(ordered), masked, own, tuple(mounts), unusable)
+    return SandboxLayout(scratch, covered, tuple(ordered), masked, own, identity, tuple(mounts), unusable)
 
 
-def private_home(scratch: Path) -> Path:
+def private_home(scratch: Path, home: Path = HOME) -> Path:
     """Create the private directories in `scratch`; return HOME, as a path of the machine."""
-    for directory in (*TEMPORARY, HOME):
+    for directory in (*TEMPORARY, home):
         inside(scratch, directory).mkdir(parents=True, exist_ok=True)
-    return inside(scratch, HOME)
+    return inside(scratch, home)
 
 
 def _is_seen(path: Path, covered: Sequence[Path], shown: Sequence[Path]) -> bool:
@@ -223,9 +245,11 @@ def make_mount_point(path: Path, like: Path) -> None:
 def _bubblewrap(command: Sequence[str], where: SandboxLayout) -> list[str]:
     line = [
         system_program("bwrap"), "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc",
-        "--uid", str(os.getuid()), "--gid", str(os.getgid()), "--cap-drop", "ALL", "--die-with-parent",
-        "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev",
+        "--uid", str(where.identity.user), "--gid", str(where.identity.group), "--cap-drop", "ALL",
+        "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev",
     ]  # fmt: skip
+    if where.identity.host:
+        line += ["--unshare-uts", "--hostname", where.identity.host]
     for name in _settings():
         line += ["--ro-bind", name, name]
     empty = where.scratch / "empty"
@@ -269,16 +293,16 @@ def _namespaces(command: Sequence[str], where: SandboxLayout) -> list[str]:
     # Mounting needs root's rights in the outer user namespace. The program runs in an inner one, which has
     # none over these mounts. --kill-child ends process 1 with `unshare`, and the kernel then all others.
     outer = ["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc"]
-    inner = [unshare, "--user", *_mapping(), "--", *command]
+    inner = [unshare, "--user", *_mapping(where.identity), "--", *command]
     script = where.scratch / "enter.sh"  # as an argument, it would fill the logs
     script.write_text(_script(where), encoding="utf-8", errors="surrogateescape")
     return [unshare, *outer, "/bin/sh", str(script), *inner]
 
 
 @cache
-def _mapping() -> tuple[str, ...]:
-    """Return the options that keep the user's ID; util-linux before 2.36 can only map it to 0."""
-    own = (f"--map-user={os.getuid()}", f"--map-group={os.getgid()}")
+def _mapping(identity: Identity) -> tuple[str, ...]:
+    """Return the options that choose the user's ID; util-linux before 2.36 can only map it to 0."""
+    own = (f"--map-user={identity.user}", f"--map-group={identity.group}")
     works = output_of([system_program("unshare"), "--user", *own, "echo", "works"])
     return own if works else ("--map-root-user",)
 

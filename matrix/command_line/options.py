@@ -79,6 +79,11 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         "--driver", metavar="VERSION", type=nonempty, help="AMD kernel driver (default: the site's)"
     )
     add_base_image(group)
+    group.add_argument(
+        "--no-base-image",
+        action="store_true",
+        help="no base image (default: one of the site's, if it lists any and ROCm is needed)",
+    )
     add_catalog(group)
     group.add_argument("--rocm", metavar="SPEC", type=nonempty, help="ROCm, such as 6.2 or '>=6.2,<6.5'")
     group.add_argument("--python", metavar="SPEC", type=nonempty, help="Python, such as 3.12")
@@ -146,7 +151,7 @@ def add_base_image(parser: argparse._ActionsContainer) -> None:
         "--base-image",
         metavar="NAME|PATH",
         type=nonempty,
-        help="base image: a name from the catalog, or a file",
+        help="base image: a name from the catalog, a file, or the SBOM of one",
     )
 
 
@@ -332,7 +337,7 @@ def add_kept(parser: argparse.ArgumentParser) -> None:
         "--keep-installed",
         metavar="FILE|image",
         help="keep installed distributions as they are: those listed in FILE (output of pip list or pip "
-        "freeze), or those of the chosen base image",
+        "freeze, an SBOM), or those of the chosen base image",
     )
     parser.add_argument(
         "--replace",

@@ -37,13 +37,14 @@ from resolver.errors import UsageError
 from resolver.lock import read_lock
 from resolver.model import CoreItem, Target
 from resolver.requirements import PAIRED_WITH_TORCH
-from resolver.versions import minor
+from resolver.versions import join_words, minor
 
 if TYPE_CHECKING:
     import argparse
 
     from matrix.command_line.context import Context
     from matrix.input.settings import Settings
+    from resolver.facts.catalog import Catalog
     from resolver.model import Resolution
 
 SUMMARY = "show the consequences of a new driver, day, base image or catalog, and the reasons"
@@ -77,7 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "locks",
         metavar="LOCK",
         help="locks to check (default: matrix.lock, if there is one); two locks without another change are "
-        "compared with each other, and so are two containers or environments, or one of them and a lock",
+        "compared with each other, and so are two containers, environments, lists of what is installed, base "
+        "images of the catalog, or one of them and a lock",
     )
     add_format(parser)
     add_target_options(parser)
@@ -102,7 +104,7 @@ def execute(context: Context) -> int:
     settings_before, settings_after = _settings(context)
     before, after = (_side(context, settings) for settings in (settings_before, settings_after))
     paths = list(map(Path, args.locks)) or ([LOCK_FILE] if LOCK_FILE.exists() else [])
-    compared = len(paths) > 1 and any(map(is_environment, paths))
+    compared = len(paths) > 1 and any(_is_content(path, context.catalog) for path in paths)
     locks = {} if compared else {path: read_lock(path) for path in paths}
     title = _title(before, after)
     remark = ""
@@ -155,12 +157,20 @@ def _between_environments(context: Context, paths: Sequence[Path]) -> list[Conse
     sides: list[dict[str, str]] = []
     for path in paths:
         with context.console.task(f"read {path}"):
-            sides.append(_content_of(path))
+            sides.append(_content_of(path, context.catalog))
     before, after = sides
+    of_catalog = any(str(path) in context.catalog.image and not path.exists() for path in paths)
+    if of_catalog:
+        context.console.warning(
+            "The catalog has only a part of an image, so only what both have is compared."
+        )
     changes = []
     for name in sorted({*before, *after}):
         was, now = before.get(name, ""), after.get(name, "")
-        if was != now and not (name in _PLATFORM and "" in {was, now}):  # a lock does not state all of it
+        is_partial = of_catalog or name in {*_PLATFORM, "python"}  # a lock does not state all of it
+        if was == now or (name in _PLATFORM and _is_line_of(was, now)):
+            continue
+        if not (is_partial and "" in {was, now}):
             reasons = [
                 tuple(CoreItem(f"{change.before}: {change.reason}", "fact", change.source) for change in side)
                 for side in (
@@ -181,14 +191,28 @@ def _between_environments(context: Context, paths: Sequence[Path]) -> list[Conse
     return changes
 
 
-def _content_of(path: Path) -> dict[str, str]:
-    if not is_environment(path):
+def _is_line_of(version: str, other: str) -> bool:
+    """Return whether one of two versions is known less exactly than the other: 6.4 and 6.4.4."""
+    return f"{version}.".startswith(f"{other}.") or f"{other}.".startswith(f"{version}.")
+
+
+def _is_content(path: Path, catalog: Catalog) -> bool:
+    """Return whether an argument is an image, an environment or a list of its content, and not a lock."""
+    is_list = path.suffix in {".json", ".txt"}
+    return is_environment(path) or is_list or (str(path) in catalog.image and not path.exists())
+
+
+def _content_of(path: Path, catalog: Catalog) -> dict[str, str]:
+    if not _is_content(path, catalog):
         lock = read_lock(path)
         content = {name: lock.version_of(name) for name in _PLATFORM} | {"python": lock.version_of("python")}
         return content | {pick.name: pick.pinned for pick in lock.distributions}
+    if not path.exists() and (row := catalog.image.get(str(path))):
+        platform = (row.rocm, row.glibc, row.libstdcxx, row.os, row.mpi)
+        return {"python": join_words(row.python), **dict(zip(_PLATFORM, platform, strict=True)), **row.holds}
     found = read(path)
     content = {item.name: item.version for item in found.items if item.installer != "conda"} | found.platform
-    return content | {"python": minor(found.python)}
+    return content | {"python": minor(found.python) if found.python else ""}
 
 
 def _settings(context: Context) -> tuple[Settings, Settings]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matrix.reading.items import Reading
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend
+    from resolver.model import ImageUse
 
 _OP = re.compile(r"[A-Za-z0-9_]+")
 
@@ -66,32 +67,69 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         no_network_plugin=settings.no_network_plugin or _runs_on_host(settings.consumer),
         facts_files=facts_files(overlays(settings)),
         dated=settings.date is not None and settings.date < today,
+        use_image=_use_image(settings, target),
         ops=request_ops(settings.ops),
     )
 
 
-def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Preinstalled:
-    """Return what ``--keep-installed`` names; of a base image elsewhere, only the catalog has facts."""
-    if source == IMAGE:
-        if not base_image or not is_local(Path(base_image)):
-            return Preinstalled(IMAGE)
-        from builders.containers.inspection import inspect_image
+def _use_image(settings: Settings, target: Target) -> ImageUse:
+    if not settings.no_base_image:
+        is_elsewhere = settings.keep_installed or _runs_on_host(settings.consumer)
+        return "if-needed" if is_elsewhere or target.backend == "cpu" else "of-site"
+    if settings.base_image:
+        msg = "--base-image and --no-base-image exclude each other."
+        raise UsageError(msg, hint="Use one of them.")
+    return "none"
 
-        installed = inspect_image(find_image(Path(base_image))).installed
-        return Preinstalled(IMAGE, dict(sorted(installed.items())))
+
+def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Preinstalled:
+    """Return what ``--keep-installed`` names; of a base image elsewhere, only the catalog has facts.
+
+    Raise `UsageError` if it names the list of another image than the base image.
+    """
+    from builders.containers.inspection import inspect_image
+    from builders.containers.sbom import is_sbom
     from matrix.reading import conda_list, pip_output
 
-    text = read_text(Path(source), hint=pip_output.HINT, pipes=True)
-    is_conda = conda_list.recognises(source, text)
-    reading = conda_list.read(text, source) if is_conda else pip_output.read(text, source)
+    image = Path(base_image) if base_image and is_local(Path(base_image)) else None
+    if source == IMAGE and image is None:
+        return Preinstalled(IMAGE)
+    of_list = image is not None and is_sbom(image)
+    if source == IMAGE and image is not None and not of_list:
+        return Preinstalled(IMAGE, dict(sorted(inspect_image(find_image(image)).installed.items())))
+    file = str(image) if source == IMAGE else source
+    text = read_text(Path(file), hint=pip_output.HINT, pipes=True)
+    is_conda = conda_list.recognises(file, text)
+    reading = conda_list.read(text, file) if is_conda else pip_output.read(text, file)
     for unread in reading.unread:
-        msg = f"{source}:{unread.line}: {unread.text!r}: {unread.reason}."
+        msg = f"{file}:{unread.line}: {unread.text!r}: {unread.reason}."
         raise UsageError(msg, hint=pip_output.HINT)
     if not reading.items:
-        msg = f"{source} lists no distributions."
+        msg = f"{file} lists no distributions."
         raise UsageError(msg, hint=pip_output.HINT)
     known = {*catalog.package, "torch", "torchvision", "torchaudio", "python", "rocm"}
-    return Preinstalled(source, dict(sorted(_versions(reading, known).items())))
+    versions = _versions(reading, known)
+    if reading.kind == pip_output.SBOM and image is not None and not of_list:
+        _check_list(file, versions, reading.sha256, image)
+    return Preinstalled(source, dict(sorted(versions.items())))
+
+
+def _check_list(source: str, listed: Mapping[str, str], sha256: str, path: Path) -> None:
+    """Raise `UsageError` if the list of an image's content is that of another image."""
+    from builders.containers.inspection import inspect_image
+
+    image = find_image(path)
+    installed = inspect_image(image).installed
+    differ = [
+        f"{name} {listed.get(name, 'none')} in the list, {installed.get(name, 'none')} in the image"
+        for name in sorted({*listed, *installed})
+        if listed.get(name) != installed.get(name)
+    ]
+    if sha256 and sha256 != image.sha256:
+        differ.insert(0, f"the list is of sha256:{sha256}, the image is {image.digest}")
+    if differ:
+        msg = f"{source} does not describe {path}: {'; '.join(differ[:3])} ({len(differ)} differences)."
+        raise UsageError(msg, hint="Use what is in the image: --keep-installed image.")
 
 
 def _versions(reading: Reading, known: set[str]) -> dict[str, str]:

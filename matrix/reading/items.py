@@ -126,6 +126,8 @@ class Reading(msgspec.Struct, kw_only=True):
     """What else an image has: ROCm, glibc, libstdc++ (as the GCC that has it), operating system, MPI."""
     how: str = ""
     """How an image was read, or what of a project was not; else empty."""
+    sha256: str = ""
+    """Of the image's file, if a list of its content states it."""
 
     def add(self, item: Item) -> None:
         """Add an item; a Python of one version is what the file pins."""

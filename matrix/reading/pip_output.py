@@ -1,6 +1,6 @@
-"""Read what pip says is installed: ``pip list`` as columns, freeze and JSON, ``pip freeze``, ``pip inspect``.
+"""Read what is installed: ``pip list`` as columns, freeze and JSON, ``pip freeze``, ``pip inspect``, SBOMs.
 
-uv prints the same.
+uv prints the same as pip. An SBOM is a list of an image's content: CycloneDX, SPDX, or LUMI's own form.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import re2
 from packaging.utils import canonicalize_name
 
+from builders.containers.sbom import sbom_of
 from matrix.reading.items import Item, Reading, Unread
 from matrix.reading.pip_line import pip_item
 from matrix.reading.requirements import read_requirements
@@ -21,6 +22,7 @@ from resolver.versions import is_version, minor, shorten
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+SBOM = "list of an image"
 HINT = "Write the file with `pip list --format freeze > FILE`."
 _NAME = re2.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _MESSAGE = re2.compile(r"(?i)(WARNING|DEPRECATION|Using Python|\[notice\]).*|[ -]*|#.*|Package +Version\b.*")
@@ -105,13 +107,17 @@ def _read_json(text: str, source: str, reading: Reading) -> None:
         line = getattr(error, "lineno", 1)
         msg = f"{source}:{line}: not valid JSON: {error}."
         raise UsageError(msg, hint=HINT) from None
-    if isinstance(data, dict) and isinstance(data.get("installed"), list):
+    if sbom := sbom_of(data):
+        reading.kind, reading.how = SBOM, f"{source}: read as {sbom.form}"
+        reading.python, reading.platform, reading.sha256 = sbom.python, sbom.platform, sbom.sha256
+        data = [{"name": name, "version": version} for name, version in sbom.distributions]
+    elif isinstance(data, dict) and isinstance(data.get("installed"), list):
         environment = data.get("environment")
         stated = environment.get("python_full_version") if isinstance(environment, dict) else None
         reading.python = minor(stated) if isinstance(stated, str) and is_version(stated) else ""
         data = [_inspected(row) for row in data["installed"]]
     if not isinstance(data, list):
-        msg = f"{source}:1: this JSON is not the output of `pip list --format json`."
+        msg = f"{source}:1: this JSON is neither the output of `pip list --format json` nor an SBOM."
         raise UsageError(msg, hint=HINT)
     for number, row in enumerate(data, start=1):
         name, version = (row.get("name"), row.get("version")) if isinstance(row, dict) else (None, None)

@@ -246,10 +246,10 @@ def test_wheel_does_not_depend_on_build_directory(task_for: MakeTask, tmp_path: 
 
 
 STAMPED = """
-import time
+import getpass, platform, time
 from pathlib import Path
 from setuptools import Extension, setup
-stamp = time.strftime("%d_%H:%M:%S") if {stamps} else "unknown"
+stamp = {stamp}
 Path("stamped/built.py").write_text("# Written by the build\\nTIME = '" + stamp + "'\\n")
 native = Extension("stamped._native", ["stamped/native.c"], extra_compile_args=["-DBUILT=" + stamp])
 setup(name="stamped", version="1.0", packages=["stamped"], ext_modules=[native])
@@ -257,16 +257,34 @@ setup(name="stamped", version="1.0", packages=["stamped"], ext_modules=[native])
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("stamps", [False, True])
+@pytest.mark.parametrize(
+    ("stamp", "reasons"),
+    [
+        ("'unknown'", []),
+        ("time.strftime('%d_%H:%M:%S')", ["Both look like a time"]),
+        (
+            "'_'.join([getpass.getuser(), platform.node(), str(Path.home())]).ljust(99, '_')",
+            ["the name of its user, ", "the path of its HOME, ", "the name of its machine, "],
+        ),
+    ],
+    ids=["nothing", "time", "user"],
+)
 def test_rebuild_is_compared(
-    stamps: bool, task_for: MakeTask, index: Index, tmp_path: Path, contents: Contents
+    stamp: str,
+    reasons: list[str],
+    task_for: MakeTask,
+    index: Index,
+    tmp_path: Path,
+    *,
+    contents: Contents,
 ) -> None:
+    stamps = bool(reasons)
     source = tmp_path / "stamped"
     shutil.copytree(PACKAGES / "names_its_file" / "names_its_file", source / "stamped")
     native = source / "stamped" / "native.c"
     text = native.read_text().replace("__FILE__", "TEXT(BUILT)")
     native.write_text(f"#define TEXT_OF(x) #x\n#define TEXT(x) TEXT_OF(x)\n{text}")
-    (source / "setup.py").write_text(STAMPED.format(stamps=stamps))
+    (source / "setup.py").write_text(STAMPED.format(stamp=stamp))
     task = task_for("stamped", source=source)
     published = build(task, index)
     before = contents(index.root)
@@ -278,7 +296,7 @@ def test_rebuild_is_compared(
     differing = {finding.evidence["member"]: finding.evidence["where"] for finding in found}
     expected = {f"stamped/_native{SUFFIX}": "section .rodata", "stamped/built.py": "line 2"}
     assert differing == (expected if stamps else {})
-    assert all("Both look like a time" in finding.message for finding in found)
+    assert all(reason in finding.message for finding in found for reason in reasons)
     assert len(list(index.builds.iterdir())) == stamps  # the directory of the rebuild is kept
 
 
@@ -291,16 +309,23 @@ def test_difference_is_explained(compile_object: Callable[..., Path], tmp_path: 
         with zipfile.ZipFile(wheels[-1], "w") as archive:
             archive.write(built, "tiny/_native.so")
             archive.writestr("tiny/data.bin", bytes([0, 1, 2, number]))
+            archive.writestr("tiny/about.py", f"BY = '{('ann@login1', 'bin@another')[number]}'  # daemon\n")
             if number:
                 archive.writestr("tiny/new.py", "")
             archive.writestr("tiny-1.0.dist-info/RECORD", str(number))
-    object_, data, new = differences(wheels[0], wheels[1], Path("/scratch/ann/builds/9c01"))
+    own = {
+        "/scratch/ann/builds/9c01": "the path of its build directory",
+        "bin": "its user",
+        "daemon": "other",
+    }
+    object_, about, data, new = differences(wheels[0], wheels[1], own)
     assert "_native.so: section .rodata differs" in object_.message
     assert "the published one has '/scratch/ann/builds/4f2a/native.c'" in object_.message
     assert "the path of its build directory, /scratch/ann/builds/9c01." in object_.message
+    assert about.message.endswith("The rebuilt one contains its user, bin.")
     assert data.message == "tiny/data.bin: byte 3 differs."
     assert new.message == "tiny/new.py: only the rebuilt wheel has this member."
-    assert not list(differences(wheels[0], wheels[0], Path("/scratch")))
+    assert not list(differences(wheels[0], wheels[0], {}))
 
 
 @pytest.mark.integration

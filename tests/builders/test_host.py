@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.containers.sandbox import KINDS, Kind, command_line, layout
+from builders.containers.sandbox import KINDS, OTHER, Kind, command_line, inside, layout
 from builders.machine import host
 from builders.machine.process import output_of
 from resolver.errors import EnvironmentLacksError
@@ -286,6 +286,20 @@ def test_slurm_job_limits_cores_and_memory(monkeypatch: pytest.MonkeyPatch) -> N
     assert (host.cores(), host.memory_gib()) == (6, 6)
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "2048")
     assert host.memory_gib() == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_program_sees_another_user(kind: Kind, tmp_path: Path) -> None:
+    """What it writes still belongs to the caller."""
+    for identity in (None, OTHER):
+        where = layout(tmp_path, hidden=[], binds=[], path="/usr/bin", cwd=None, identity=identity)
+        shell = ["/bin/sh", "-c", f"touch {where.identity.home}/made && id -u && uname -n"]
+        seen = output_of(command_line(kind, shell, where)).split()
+        if not seen:
+            pytest.skip(f"{kind} does not work on this machine")
+        is_named = identity is not None and kind == "bubblewrap"
+        assert seen == [str(where.identity.user), OTHER.host if is_named else platform.node()]
+        assert inside(tmp_path, where.identity.home / "made").stat().st_uid == os.getuid()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -158,3 +159,24 @@ def test_things_with_one_reason_share_a_paragraph() -> None:
         "    * the kernel driver is 5.7",
     ]
     assert "ROCm 6.4 needs driver 6.3 [there]" in consequences_text(changes, sources=True)
+
+
+def test_images_are_compared_as_lists_and_as_rows(capsys: Capture, tmp_path: Path) -> None:
+    """Of a row of the catalog, what it does not state is no difference."""
+    image = "lumi-multitorch-full-u24r64f21m43t29-20260124_092648.sif"
+    apt = [
+        {"name": "libc6", "version": "2.39-0ubuntu8"},
+        {"name": "rocm-core", "version": "7.0.2.70002-56~24.04"},
+    ]
+    for name, torch, others in (("a", "2.9.1+rocm6.4", {"einops": "0.8.1"}), ("b", "2.10.0+rocm7.0", {})):
+        pip = [{"name": key, "version": version} for key, version in {"torch": torch, **others}.items()]
+        (tmp_path / f"{name}.json").write_text(json.dumps({"apt": apt, "pip": pip}))
+
+    def changes(*sides: str) -> dict[str, tuple[str, str]]:
+        assert main(["diff", *sides, "--site", "lumi-g", "--format", "json"]) == 0
+        rows = json.loads(capsys.readouterr().out)["consequences"]
+        return {row["name"]: (row["before"], row["after"]) for row in rows}
+
+    a, b = str(tmp_path / "a.json"), str(tmp_path / "b.json")
+    assert changes(a, b) == {"einops": ("0.8.1", ""), "torch": ("2.9.1+rocm6.4", "2.10.0+rocm7.0")}
+    assert changes(image, b) == {"torch": ("2.9.1+rocm6.4", "2.10.0+rocm7.0"), "rocm": ("6.4.4", "7.0.2")}

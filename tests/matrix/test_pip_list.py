@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.containers.image import LocalImage, find_image
-from builders.containers.inspection import ImageFacts, ImagePython, as_row
+from builders.containers.inspection import ImageFacts, ImagePython, as_row, with_inspected_image
+from builders.containers.sbom import sbom_of
 from matrix.cli import main
 from matrix.input.request import read_preinstalled
 from matrix.reading import pip_output
+from matrix.reading.recognise import read
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.lock import read_lock
@@ -133,7 +139,8 @@ def test_pipe_is_read(catalog: Catalog) -> None:
         ("[]", "lists no distributions"),
         ('[{"name": "torch"}]', "entry 1"),
         ('[{"name": "torch", "version": 2}]', "entry 1"),
-        ('{"torch": "2.9.1"}', "not the output of `pip list"),
+        ('{"torch": "2.9.1"}', "neither the output of `pip list"),
+        ('{"bomFormat": "CycloneDX"}', "lists no distributions"),
         ('[{"name": "torch",\n "version"]', "list.txt:2: not valid JSON"),
         ("[" * 50_000, "not valid JSON"),
         ("torch==2.9.1\0", "binary file"),
@@ -153,6 +160,144 @@ def test_missing_list_is_exit_2(capsys: Capture) -> None:
     assert "The file nowhere.txt does not exist" in capsys.readouterr().err
     assert main(["resolve", "torch", "--keep-installed", "."]) == 2
     assert "is a directory" in capsys.readouterr().err
+
+
+APT = {"libc6": "2.39-0ubuntu8.7", "python3": "3.12.3-0ubuntu2", "rocm-core": "6.4.4.60404-129~24.04"}
+PIP = {"torch": "2.9.1+rocm6.4", "pytorch-triton-rocm": "3.5.1", "zope.interface": "7.2"}
+KEPT = {"pytorch-triton-rocm": "3.5.1", "torch": "2.9.1+rocm6.4", "zope-interface": "7.2"}
+SITE = "opt/venv/lib/python3.12/site-packages"
+
+
+def sbom(form: str, pip: Mapping[str, str] = PIP, sha256: str = "") -> str:
+    """Return a list of an image's content; ``packaging`` is in two directories of packages.
+
+    LUMI's form is that of its recipes, CycloneDX is as Trivy writes it, SPDX as Syft does.
+    """
+    if form == "lumi":
+        held = {"apt": APT, "pip": pip}
+        return json.dumps(
+            {key: [{"name": n, "version": v} for n, v in rows.items()] for key, rows in held.items()}
+        )
+    found = [("deb/ubuntu", name, version, "var/lib/dpkg/status") for name, version in APT.items()]
+    found += [
+        ("pypi", name, version, f"{SITE}/{name}-{version}.dist-info/METADATA")
+        for name, version in pip.items()
+    ]
+    found += [("pypi", "torch-helper", "1", "usr/lib/python3/dist-packages/torch_helper-1.egg-info/PKG-INFO")]
+    rows = [
+        (f"pkg:{kind}/{name}@{quote(version)}?arch=amd64", version, at) for kind, name, version, at in found
+    ]
+    if form == "CycloneDX":
+        components = [
+            {"name": "?", "version": version, "purl": purl}
+            | {"properties": [{"name": "aquasecurity:trivy:FilePath", "value": at}]}
+            for purl, version, at in rows
+        ]
+        root = {"type": "file", "hashes": [{"alg": "SHA-256", "content": sha256}]}
+        nested = {"type": "application", "name": "all", "components": components}
+        return json.dumps({"bomFormat": form, "components": [nested], "metadata": {"component": root}})
+    packages = [
+        {"name": "?", "versionInfo": version, "sourceInfo": f"acquired from manifest file: /{at}, /other"}
+        | {
+            "externalRefs": [
+                {"referenceType": "cpe23Type"},
+                {"referenceType": "purl", "referenceLocator": purl},
+            ]
+        }
+        for purl, version, at in rows
+    ]
+    packages += [
+        {"SPDXID": "root", "primaryPackagePurpose": "FILE"}
+        | {"checksums": [{"algorithm": "SHA256", "checksumValue": sha256}]}
+    ]
+    return json.dumps({"spdxVersion": "SPDX-2.3", "packages": packages, "documentDescribes": ["root"]})
+
+
+FORMS = ("lumi", "CycloneDX", "SPDX")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_sboms_of_an_image_are_equal(form: str, catalog: Catalog) -> None:
+    """The same image, of whose Pythons only the one with torch counts."""
+    Path("image.json").write_text(sbom(form))
+    assert read_preinstalled("image.json", catalog) == Preinstalled("image.json", KEPT)
+    reading = read(Path("image.json"))
+    assert (reading.kind, reading.python) == ("list of an image", "3.12")
+    assert reading.platform == {"glibc": "2.39", "rocm": "6.4.4"}
+    row = with_inspected_image(catalog, "image.json").image["image"]
+    assert (row.rocm, row.glibc, row.python) == ("6.4.4", "2.39", ("3.12",))
+    assert row.holds == {"pytorch-triton-rocm": "3.5.1", "torch": "2.9.1+rocm6.4"}
+
+
+@given(
+    data=st.recursive(
+        st.none() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(re.findall(r'"(\w+)":', sbom("SPDX") + sbom("CycloneDX"))), inner
+            )
+        ),
+        max_leaves=20,
+    ),
+    form=st.sampled_from(
+        [{"bomFormat": "CycloneDX"}, {"spdxVersion": "SPDX-2.3", "packages": []}, {"apt": []}]
+    ),
+)
+@EXAMPLES
+def test_damaged_sbom_is_no_error_of_ours(data: object, form: dict[str, Any]) -> None:
+    assert sbom_of({**(data if isinstance(data, dict) else {"components": data}), **form}) is not None
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_base_image_is_its_list(form: str, capsys: Capture) -> None:
+    """The row of the catalog with this name has other versions, and the list wins."""
+    name = "lumi-multitorch-torch-u24r64f21m43t29-20260319_153422"
+    Path(f"{name}.json").write_text(sbom(form, {**PIP, "torch": "2.8.0+rocm6.4", "deepspeed": "0.18.1"}))
+    options = ["--site", "lumi-g", "--base-image", f"{name}.json", "--keep-installed", "image"]
+    document = run_json(capsys, "resolve", "deepspeed", "torch", *options)
+    picks = {pick["name"]: (pick["version"], pick["origin"]) for pick in document["picks"]}
+    assert picks["torch"] == ("2.8.0+rocm6.4", "preinstalled")
+    assert picks["deepspeed"] == ("0.18.1", "preinstalled")
+    assert picks["base-image"][0] == f"{name}.sif"
+    refused = run_json(capsys, "resolve", "deepspeed>0.18.1", *options, code=1)
+    assert "contains deepspeed 0.18.1" in json.dumps(refused["core"])
+
+
+def test_list_of_another_image_is_said(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine" / "usr").mkdir(parents=True)
+    python = ImagePython(
+        path="/p", version="3.12.3", prefix="/", base="/", headers=True, venv=True, holds=KEPT
+    )
+    monkeypatch.setattr(
+        "builders.containers.inspection.inspect_image",
+        lambda image: ImageFacts(name="mine", path="", digest=image.digest, pythons=(python,)),
+    )
+    image = find_image(tmp_path / "mine")
+    for form in FORMS:
+        Path("list.json").write_text(sbom(form, sha256=image.sha256))
+        assert read_preinstalled("list.json", catalog, str(image.path)).installed == KEPT
+    for text, said in [
+        (sbom("lumi", {**PIP, "torch": "2.8.0"}), "torch 2.8.0 in the list, 2.9.1+rocm6.4 in the image"),
+        (sbom("SPDX", sha256="ab" * 32), f"the list is of sha256:{'ab' * 32}, the image is {image.digest}"),
+        (sbom("CycloneDX", sha256="ab" * 32), "the image is sha256:"),
+    ]:
+        Path("list.json").write_text(text)
+        with pytest.raises(UsageError) as failure:
+            read_preinstalled("list.json", catalog, str(image.path))
+        assert "list.json does not describe " in failure.value.message
+        assert said in failure.value.message
+
+
+def test_list_without_system_cannot_be_a_base_image(catalog: Catalog) -> None:
+    Path("x.json").write_text('{"bomFormat": "CycloneDX", "components": [{"purl": "pkg:pypi/torch@2.9.1"}]}')
+    with pytest.raises(UsageError, match=r"lists no packages of the system"):
+        with_inspected_image(catalog, "x.json")
+    Path("x.json").write_text(JSON)
+    with pytest.raises(UsageError, match=r"x\.json is not a list of an image's content"):
+        with_inspected_image(catalog, "x.json")
 
 
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
