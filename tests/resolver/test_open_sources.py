@@ -19,6 +19,7 @@ from resolver.model import Conflict, Preinstalled, Request, Resolution
 from resolver.providers.inferred import with_releases_of
 from resolver.requirements import parse_requirement
 from tests.resolver.solve_helpers import ask
+from tests.resolver.test_open_world import Projects
 from tests.support.indexes import FakeIndexes, FakeRelease
 
 Kind = Literal["pure", "compiled", "torch", "downloads", "unread"]
@@ -112,7 +113,7 @@ def test_every_distribution_is_a_wheel_or_a_build(
     catalog: Catalog, kind: Kind, hashed: bool, backend: Backend
 ) -> None:
     source = replace(STATIC, source=_draft(kind, backend), hashed=hashed)
-    projects = {"ext": {"1.0": source}, "user": {"1": ["ext"]}}
+    projects: Projects = {"ext": {"1.0": source}, "user": {"1": ["ext"]}}
     request = ask(
         catalog, "user", site="lumi-g" if backend == "rocm" else "local", backend=backend, python="3.12"
     )
