@@ -19,9 +19,9 @@ from resolver.model import Conflict, Preinstalled, Request, Resolution
 from resolver.providers.inferred import with_releases_of
 from resolver.requirements import parse_requirement
 from tests.resolver.solve_helpers import ask
-from tests.resolver.test_open_world import Projects
 from tests.support.indexes import FakeIndexes, FakeRelease
 
+Projects = dict[str, Mapping[str, FakeRelease | Sequence[str]]]
 Kind = Literal["pure", "compiled", "torch", "downloads", "unread"]
 """The kinds of sources that are not refused."""
 STATIC = FakeRelease(wheels=(), sdist=True)
@@ -163,7 +163,6 @@ def test_torch_that_a_source_needs_and_the_request_lacks_is_named(catalog: Catal
 
 URL = "https://host.example/lib-2.0-py3-none-any.whl"
 OTHER = "https://host.example/lib-3.0-py3-none-any.whl"
-Projects = dict[str, Mapping[str, FakeRelease | Sequence[str]]]
 INDEX: Projects = {"lib": {"1.0": [], "4.0": []}, "six": {"1.17": []}, "user": {"1.0": ["lib>=2"], "0.9": []}}
 
 
