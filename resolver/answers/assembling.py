@@ -71,6 +71,7 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
         (pick for pick in (*known, *added) if pick.kind == "distribution"), key=lambda pick: pick.name
     )
     left = tuple(f"the requirements of {name}: {reason}" for name, reason in sorted(answer.unread().items()))
+    left += tuple(str(notice) for notice in answer.lacking() if notice.id == "url-not-locked")
     without_metadata = [pick for pick in distributions if pick.git and not pick.files]
     unread_names = [pick.name for pick in without_metadata]
     notes = [*resolution.notes, *([_known_after_build(unread_names)] if unread_names else [])]

@@ -483,7 +483,7 @@ class _Unreadable(FakeIndexes):
         self.problem = problem
         self.tried: list[str] = []
 
-    def metadata(self, files: Sequence[File]) -> Metadata | None:
+    def metadata(self, files: Sequence[File], listed: str = "") -> Metadata | None:
         self.tried.append(files[0].name)
         name = files[0].name
         if name.startswith("bad-") and not name.removeprefix("bad-").startswith("0."):
@@ -491,7 +491,7 @@ class _Unreadable(FakeIndexes):
                 msg = f"{name} is broken."
                 raise SourceError(msg)
             return None
-        return super().metadata(files)
+        return super().metadata(files, listed)
 
 
 @pytest.mark.parametrize("problem", ["broken", "none"])
