@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
+from resolver.facts.schema import Recipe
 from resolver.texts import Digest, FileName, Name, Url, VersionText
 from resolver.versions import join_words, satisfies
 
@@ -113,7 +114,7 @@ class Metadata(msgspec.Struct, frozen=True, gc=False):
     """Normalized names."""
     requires_python: str = ""
     source: str = ""
-    """Where it was read: ``its metadata file``, ``its wheel`` or ``its sdist``."""
+    """Where it was read: ``its metadata file``, ``its wheel``, ``its sdist``, or a file in the sdist."""
     dynamic: bool = False
     """Whether building may change it: it was read from an sdist whose metadata is not static (PEP 643)."""
 
@@ -151,12 +152,13 @@ class PackageIndexes(Protocol):
         the metadata is not static or belongs to another distribution, `CommandError` if git fails.
         """
 
-    def metadata(self, files: Sequence[File]) -> Metadata | None:
+    def metadata(self, files: Sequence[File], listed: str = "") -> Metadata | None:
         """Return the metadata of a release, from its first file that provides metadata without running code.
 
         In this order: the metadata file of a wheel (PEP 658), the wheel itself by range requests, the
         PKG-INFO of an sdist (PEP 643), also if building may change it; if it lists no requirements, they are
-        those in the requires.txt of setuptools.
+        those in the requires.txt of setuptools. If an sdist has a file that matches the glob `listed`, this
+        pip requirements file takes the place of its requirements without an extra.
         """
 
     def content(self, file: File, metadata: Metadata | None) -> Content | None:
@@ -203,6 +205,8 @@ class Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """What was not read either, but hardly decides: this is said, and no other release is preferred."""
     source: SourceClass | None = None
     """What kind of source it is; None if it is a wheel."""
+    recipes: tuple[Recipe, ...] = ()
+    """How to build it for each backend, as drafted from the source."""
 
 
 class Judgement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
