@@ -218,10 +218,10 @@ def _newer_elsewhere(picks: Iterable[Distribution], answer: Answer) -> Iterator[
         if stable := [(url, version) for url, version in newer if not is_prerelease(version)]:
             url, version = stable[0]
             found.setdefault(url, []).append(f"{pick.name} {version}")
-    for url, newer in found.items():
+    for url, releases in found.items():
         text = (
             f"{url} has newer releases, which do not count, because an index before it has the project: "
-            f"{join_words(newer, joiner='and')}. --index-strategy unsafe-best-match considers all indexes."
+            f"{join_words(releases, joiner='and')}. --index-strategy unsafe-best-match considers all indexes."
         )
         yield Notice("newer-elsewhere", "", text)
 

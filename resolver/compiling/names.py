@@ -204,7 +204,7 @@ def near_names(catalog: Catalog, names: Iterable[str], requested: Collection[str
     packages = {normalize_name(row.import_name or row.name): row.name for row in catalog.package.values()}
     packages |= {row.name: row.name for row in catalog.package.values()}
     for name in names:
-        if (meant := distributions_of_module(name)) and name not in packages and not requested & {*meant}:
+        if (meant := distributions_of_module(name)) and name not in packages and not {*requested} & {*meant}:
             text = (
                 f"{shorten(name)} is a project on the index, but the module of that name usually comes from "
                 f"{join_words(meant, joiner='or')}. If you meant that, correct the request."

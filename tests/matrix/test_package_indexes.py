@@ -421,7 +421,7 @@ def test_indexes_of_pips_settings_count_alike_as_for_pip(
 def test_named_index_comes_before_those_of_pips_settings(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    one = [("1.0", [])]
+    one: list[tuple[str, list[str]]] = [("1.0", [])]
     own = made("own", {"web": one, "lib": one})
     public = made("public", {"web": [("3.0rc1", []), ("2.0", [])], "lib": one, "core": one})
     configure_pip(monkeypatch, public, made("empty", {"other": one}))

@@ -176,7 +176,7 @@ def test_other_invalid_requirement_has_a_general_hint(text: str) -> None:
     [
         ("torch==2.9.5", "The nearest versions are 2.9.1 and 2.10.0."),
         ("torch==2.9.5+rocm6.4", "The nearest versions are 2.9.1 and 2.10.0."),
-        ("torch==2.9.1+rocm7.9", "Known labels of this version: 2.9.1+rocm6"),
+        ("torch==2.9.1+rocm7.9", "Known labels of this version: 2.9.1+rocm7.13.0"),
         ("torch==99", "The nearest version is "),
         ("flash-attn==2.9.0", "The nearest version is 2.8."),
         ("apex==0.0.1", "The nearest version is "),
