@@ -104,12 +104,12 @@ def _keep_image_content(builder: ProblemBuilder) -> None:
         raise UsageError(
             msg, hint="Use a list instead: `pip list > installed.txt`, then `--keep-installed installed.txt`."
         )
-    images = inspected_images(builder.catalog, builder.request)
-    known = any_candidate if builder.target.base_image else version_in([row.name for row in images])
+    images, named = inspected_images(builder.catalog, builder.request), builder.target.base_image
+    known = any_candidate if named else version_in([row.name for row in images])
     builder.demand_requested("base-image", known, "you asked to keep the content of the base image")
     pythons = [
         Clause(version_in([row.name]), version_in(row.python), _python_of(row))
-        for row in images
+        for row in images or [row for row in builder.catalog.image.values() if row.name == named]
         if row.python
     ]
     builder.relate("base-image", "python", pythons, when_present=True)
