@@ -21,7 +21,7 @@ without a GPU.
 
 How far this reaches was measured with lines that people showed in public issues, chosen by subject and not
 by wording. The cause of each was written down first, then the line was tried, and afterwards the rows were
-generalized. Frequent failures are known; of rare ones that were not seen before, about half are, and the
+generalized. Frequent failures are known; of rare ones that were not seen before, more than half are, and the
 rest is said to be not known.
 
 | fresh lines | right at once | of these rightly without a failure | no answer | another answer | afterwards |
@@ -35,6 +35,8 @@ rest is said to be not known.
 | 60 messages of tools and libraries, from memory | 32 | 0 | 23 | 5 | 55 |
 | next 28 | 17 | 1 | 9 | 2 | 28 |
 | next 17 | 12 | 0 | 5 | 0 | 17 |
+| next 67 | 40 | 2 | 27 | 0 | 67 |
+| next 43 | 24 | 6 | 17 | 2 | 43 |
 
 Of the first 13 other answers, 7 were true but too general ("the container runtime failed" for a program that
 the image lacks), and 6 were wrong, such as "the compiler is too old" for a flag of HIP that reached g++.

@@ -113,7 +113,7 @@ class Metadata(msgspec.Struct, frozen=True, gc=False):
     """Normalized names."""
     requires_python: str = ""
     source: str = ""
-    """Where it was read: ``its metadata file``, ``its wheel`` or ``its sdist``."""
+    """Where it was read: ``its metadata file``, ``its wheel``, ``its sdist``, or a file in the sdist."""
     dynamic: bool = False
     """Whether building may change it: it was read from an sdist whose metadata is not static (PEP 643)."""
 
@@ -146,12 +146,13 @@ class PackageIndexes(Protocol):
         the metadata is not static or belongs to another distribution, `CommandError` if git fails.
         """
 
-    def metadata(self, files: Sequence[File]) -> Metadata | None:
+    def metadata(self, files: Sequence[File], listed: str = "") -> Metadata | None:
         """Return the metadata of a release, from its first file that provides metadata without running code.
 
         In this order: the metadata file of a wheel (PEP 658), the wheel itself by range requests, the
         PKG-INFO of an sdist (PEP 643), also if building may change it; if it lists no requirements, they are
-        those in the requires.txt of setuptools.
+        those in the requires.txt of setuptools. If an sdist has a file that matches the glob `listed`, this
+        pip requirements file takes the place of its requirements without an extra.
         """
 
     def content(self, file: File, metadata: Metadata | None) -> Content | None:

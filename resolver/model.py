@@ -21,6 +21,7 @@ Kind = Literal["platform", "distribution"]
 Origin = Literal["published", "build", "base-image", "site", "request", "default", "preinstalled"]
 Prefer = Literal["advised", "newest", "proven", "oldest"]
 Verdict = Literal["supported", "at-own-risk"]
+ImageUse = Literal["of-site", "if-needed", "none"]
 
 SCHEMA = 1
 """Version of the lock and of the JSON documents that contain the same structs."""
@@ -229,6 +230,9 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Files that do not fit, as a complete reading after an earlier resolution has shown."""
     dated: bool = False
     """Whether the user named a day in the past. Then releases without a known date are not candidates."""
+    use_image: ImageUse = "if-needed"
+    """Which base image is chosen if the request names none. ``of-site``: one of those that the site lists for
+    its day, if ROCm is needed and one fits. ``if-needed``: only for what needs one. ``none``: never one."""
     ops: tuple[OpsText, ...] = ()
     """The ops to compile instead of a recipe's choice, such as ``deepspeed:fused_adam,cpu_adam``; sorted."""
 

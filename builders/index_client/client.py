@@ -148,10 +148,11 @@ class IndexClient:
         name = normalize_name(name)
         return self._projects.get(name, lambda: self._load_project(name))
 
-    def metadata(self, files: Sequence[File]) -> Metadata | None:
+    def metadata(self, files: Sequence[File], listed: str = "") -> Metadata | None:
         """Return the metadata of a release; see `resolver.indexes.PackageIndexes`."""
         for file in _candidates(files):
-            metadata = self._metadata.get(_source(file), lambda file=file: self._load_metadata(file))  # type: ignore[misc]
+            key = f"{_source(file)} {listed}".rstrip()
+            metadata = self._metadata.get(key, lambda file=file: self._load_metadata(file, listed))  # type: ignore[misc]
             if metadata is not None:
                 return metadata
         return None
@@ -378,13 +379,15 @@ class IndexClient:
             spent[0] += time.monotonic() - started
             spent[1] += received() - before
 
-    def _load_metadata(self, file: File) -> Metadata | None:
+    def _load_metadata(self, file: File, listed: str) -> Metadata | None:
         local = self._local(file.url)
         if local is not None and local.is_dir():
             from builders.pyproject import static_metadata
 
             return static_metadata(local)
-        path = self._cache / "metadata" / f"{self._identity(file, local)}.msgpack"
+        identity = self._identity(file, local)
+        identity = _digest(identity, listed) if listed else identity
+        path = self._cache / "metadata" / f"{identity}.msgpack"
         # A metadata file with a stated hash (PEP 714) is the same on every index.
         verified = path
         if local is None and file.metadata_sha256:
@@ -400,7 +403,7 @@ class IndexClient:
         from builders.index_client.metadata import METADATA_FILE, read
 
         try:
-            metadata = self._read(read, file, local)
+            metadata = self._read(partial(read, listed=listed), file, local)
         except SourceError as error:
             if error.__cause__:  # else a limit is reached
                 failure = (error.message, error.hint, str(error.__cause__))

@@ -10,6 +10,7 @@ import tempfile
 import zipfile
 import zlib
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -41,21 +42,25 @@ _LARGEST_SDIST = 100_000_000  # bytes of an sdist that is downloaded to read its
 _WINDOW = 1 << 16  # bytes of a later request to a wheel
 _MOST_REQUIREMENTS = 5_000  # and extras; the largest known release has a fifth of this
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
+_COMMENT = re.compile(r"(^|\s)#.*")
+_INCLUDE = re.compile(r"(-r|--requirement)[\s=]*(?P<path>\S+)")
 _RELEVANT = {"requires-dist", "provides-extra", "requires-python"}
 _STATIC_SINCE = (2, 2)  # PEP 643
 
 
-def read(file: File, local: Path | None, transport: Transport) -> Metadata | None:
+def read(file: File, local: Path | None, transport: Transport, *, listed: str = "") -> Metadata | None:
     """Read the metadata of a file (`local` if it is on this machine); None if its code would have to run.
 
-    Raise `EnvironmentLacksError` if the server cannot be reached; `SourceError` if it does not have the file,
-    or the metadata is broken or contradicts the name. Its ``__cause__`` is the reason without the name of the
-    file.
+    For `listed`, see `resolver.indexes.PackageIndexes.metadata`. Raise `EnvironmentLacksError` if the server
+    cannot be reached; `SourceError` if it does not have the file, or the metadata is broken or contradicts
+    the name. Its ``__cause__`` is the reason without the name of the file.
     """
     where = f"{file.name} ({projects_in(file.name)[0]} on {file.index})" if file.index else file.name
     hint = "Exclude this version, or report the problem to the owners of the index."
     try:
-        return _read_local(file, local) if local is not None else _read_remote(file, transport)
+        return (
+            _read_local(file, local, listed) if local is not None else _read_remote(file, transport, listed)
+        )
     except (DamagedError, ValueError, LookupError, RecursionError) as error:
         raise SourceError(f"The metadata of {where} cannot be used: {error}.", hint=hint) from error
     except RequestError as error:
@@ -70,14 +75,14 @@ def read(file: File, local: Path | None, transport: Transport) -> Metadata | Non
         raise EnvironmentLacksError(msg, hint="Check the free space and the permissions.") from None
 
 
-def _read_local(file: File, path: Path) -> Metadata | None:
+def _read_local(file: File, path: Path, listed: str) -> Metadata | None:
     with path.open("rb") as content:
         if file.name.endswith(".whl"):
             return from_wheel(Path(file.name), content)
-        return from_sdist(file.name, content)
+        return from_sdist(file.name, content, listed)
 
 
-def _read_remote(file: File, transport: Transport) -> Metadata | None:
+def _read_remote(file: File, transport: Transport, listed: str) -> Metadata | None:
     if file.has_metadata:
         try:
             content = transport.small_file(f"{file.url}.metadata", LARGEST_METADATA)
@@ -87,7 +92,7 @@ def _read_remote(file: File, transport: Transport) -> Metadata | None:
             if error.status not in MISSING_CODES:  # some proxies announce files that they do not have
                 raise
     if not file.name.endswith(".whl"):
-        return _remote_sdist(file, transport)
+        return _remote_sdist(file, transport, listed)
     remote = transport.remote_file(file.url, LONG_TAIL)
     if remote is None:
         return None
@@ -96,12 +101,12 @@ def _read_remote(file: File, transport: Transport) -> Metadata | None:
     return from_wheel(Path(file.name), cast("BinaryIO", io.BufferedReader(remote, _WINDOW)))
 
 
-def _remote_sdist(file: File, transport: Transport) -> Metadata | None:
+def _remote_sdist(file: File, transport: Transport, listed: str) -> Metadata | None:
     if file.size > _LARGEST_SDIST:
         return None
     try:
         with downloaded(file, transport, _LARGEST_SDIST) as content:
-            return from_sdist(file.name, content)
+            return from_sdist(file.name, content, listed)
     except TooLargeReplyError:
         return None
 
@@ -163,26 +168,59 @@ def from_wheel(path: Path, file: BinaryIO | None = None) -> Metadata:
         return parse(wheel.read(member), path.name, "its wheel")
 
 
-def from_sdist(filename: str, content: BinaryIO) -> Metadata | None:
+def from_sdist(filename: str, content: BinaryIO, listed: str = "") -> Metadata | None:
     """Read the PKG-INFO of an sdist; return None if the sdist has none.
 
-    If it is not static and lists no requirements, the requirements in setuptools's requires.txt are used.
+    If it is not static and lists no requirements, the requirements in setuptools's requires.txt are used. For
+    `listed`, see `resolver.indexes.PackageIndexes.metadata`.
     """
     names = projects_in(filename)
     metadata: Metadata | None = None
     requires: bytes | None = None
+    files: dict[PurePosixPath, bytes] = {}
+
+    def is_wanted(path: PurePosixPath) -> bool:
+        return _is_relevant(path) or (bool(listed) and path.suffix == ".txt")
+
     with _explain_damage():
-        for path, text in _members(filename, content, _is_relevant):
-            if path.name == "PKG-INFO":
+        for path, text in _members(filename, content, is_wanted):
+            if not _is_relevant(path):
+                files[PurePosixPath(*path.parts[1:])] = text
+            elif path.name == "PKG-INFO":
                 metadata = parse(text, filename, "its sdist")
             elif requires is None and canonicalize_name(path.parent.stem) in names:
                 requires = text
+            if listed:  # what follows may be the listed file, or included by it
+                continue
             if metadata and (not metadata.dynamic or metadata.requires or requires is not None):
                 break
-    if metadata is None or requires is None or not metadata.dynamic or metadata.requires:
+    if metadata is not None and requires is not None and metadata.dynamic and not metadata.requires:
+        found, extras = parse_requires_txt(requires.decode("utf-8", "replace"))
+        extras = tuple(dict.fromkeys([*metadata.extras, *extras]))
+        metadata = replace(metadata, requires=found, extras=extras)
+    of_backend = next((path for path in sorted(files) if fnmatchcase(str(path), listed)), None)
+    if metadata is None or of_backend is None:
         return metadata
-    listed, extras = parse_requires_txt(requires.decode("utf-8", "replace"))
-    return replace(metadata, requires=listed, extras=tuple(dict.fromkeys([*metadata.extras, *extras])))
+    of_extras = [line for line in metadata.requires if "extra" in str(Requirement(line).marker or "")]
+    stated = (*_requirements_in(files, of_backend), *of_extras)
+    return replace(metadata, requires=stated, source=f"{of_backend} in its sdist", dynamic=True)
+
+
+def _requirements_in(files: dict[PurePosixPath, bytes], path: PurePosixPath) -> Iterator[str]:
+    """Yield the requirements in a pip requirements file of an archive, with those that it includes.
+
+    Other options, such as indexes, say where the project's own machines find something.
+    """
+    for line in files.pop(path, b"").decode("utf-8", "replace").replace("\\\n", " ").splitlines():
+        text = _COMMENT.sub("", line).strip()
+        if included := _INCLUDE.fullmatch(text):
+            yield from _requirements_in(files, path.parent / included["path"])
+        elif text and not text.startswith("-"):
+            try:
+                yield str(Requirement(text))
+            except InvalidRequirement:
+                msg = f"its {path} has an invalid requirement: {shorten(text)!r}"
+                raise DamagedError(msg) from None
 
 
 def top_files(

@@ -71,6 +71,7 @@ def request_arguments(request: Request, **more: object) -> tuple[str, ...]:
         "gfx": target.gfx,
         "driver": target.driver,
         "base_image": target.base_image,
+        "no_base_image": request.use_image == "none",
         "prefer": request.prefer if request.prefer != "advised" else None,
         "keep_installed": request.preinstalled.source if request.preinstalled else None,
         "replace": request.preinstalled.replaced if request.preinstalled else None,
@@ -111,5 +112,6 @@ def suggested_arguments(
         extra_index_url=[without_password(url) for url in extra_indexes],
         index_strategy="unsafe-best-match" if suggestion.all_indexes else settings.index_strategy,
         offline=settings.offline,
+        consumer=settings.consumer,
         output=output,
     )

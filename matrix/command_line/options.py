@@ -79,6 +79,11 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         "--driver", metavar="VERSION", type=nonempty, help="AMD kernel driver (default: the site's)"
     )
     add_base_image(group)
+    group.add_argument(
+        "--no-base-image",
+        action="store_true",
+        help="no base image (default: one of the site's, if it lists any and ROCm is needed)",
+    )
     add_catalog(group)
     group.add_argument("--rocm", metavar="SPEC", type=nonempty, help="ROCm, such as 6.2 or '>=6.2,<6.5'")
     group.add_argument("--python", metavar="SPEC", type=nonempty, help="Python, such as 3.12")

@@ -266,6 +266,8 @@ def same_target(lock: Resolution, args: argparse.Namespace, catalog: Catalog) ->
     if getattr(args, "no_network_plugin", False) and not lock.request.no_network_plugin:
         msg = f"{args.lock} was resolved without --no-network-plugin."
         raise UsageError(msg, hint="Resolve again with --no-network-plugin.")
+    if getattr(args, "no_base_image", False) and lock.image:
+        _refuse("base image", "none", lock.image.name, args)
     ops = request_ops(getattr(args, "ops", None) or ())
     if ops and ops != lock.request.ops:
         locked = " ".join(lock.request.ops) or "the ops of the recipes"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matrix.reading.items import Reading
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend
+    from resolver.model import ImageUse
 
 _OP = re.compile(r"[A-Za-z0-9_]+")
 
@@ -64,6 +65,7 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         no_network_plugin=settings.no_network_plugin or _runs_on_host(settings.consumer),
         facts_files=facts_files(overlays(settings)),
         dated=settings.date is not None and settings.date < today,
+        use_image=_use_image(settings, target),
         ops=request_ops(settings.ops),
     )
 
@@ -74,6 +76,16 @@ def require_requirements(settings: Settings) -> None:
         msg = f"No requirement is named, neither in the command nor in {REQUEST_FILE}."
         hint = "Name what you want to import, such as: matrix resolve torch deepspeed --site lumi-g"
         raise UsageError(msg, hint=hint)
+
+
+def _use_image(settings: Settings, target: Target) -> ImageUse:
+    if not settings.no_base_image:
+        is_elsewhere = settings.keep_installed or _runs_on_host(settings.consumer)
+        return "if-needed" if is_elsewhere or target.backend == "cpu" else "of-site"
+    if settings.base_image:
+        msg = "--base-image and --no-base-image exclude each other."
+        raise UsageError(msg, hint="Use one of them.")
+    return "none"
 
 
 def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Preinstalled:

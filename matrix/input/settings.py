@@ -25,6 +25,8 @@ REQUEST_FILE = Path("matrix.toml")
 _SOURCES = ("requirements", "requirement_files", "env", "project")
 _OF_PROJECT = ("extras", "groups")
 _BELONGING = {
+    "base_image": ("no_base_image",),  # before what replaces an image: that says nothing about having none
+    "no_base_image": ("base_image",),
     "site": ("backend", "gfx", "driver", "rocm", "base_image"),
     "backend": ("gfx", "driver", "rocm", "base_image"),
     "gfx": ("backend",),
@@ -60,6 +62,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
     rocm: str | None = None
     python: str | None = None
     base_image: str | None = None
+    no_base_image: bool = False
     prefer: Literal["advised", "newest", "proven", "oldest"] | None = None
     no_prebuilt: bool = False
     no_network_plugin: bool = False

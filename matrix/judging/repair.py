@@ -128,7 +128,7 @@ def _keep(kept: dict[str, Item], item: Item) -> None:
 
 def _reason(row: Replaces) -> str:
     texts = {
-        "rocm": "it is for CUDA",
+        "rocm": "conda's is not for ROCm" if row.conda else "it is for CUDA",
         "cpu": "it is for CUDA, and its replacement runs on the CPU only",
         "drop": "it is for CUDA, and torch for AMD GPUs or CPUs does not need it",
         "none": "it is for CUDA, and the catalog has nothing that takes its place",

@@ -75,6 +75,8 @@ def _changes(judged: Judgement, console: Console) -> None:
     groups: dict[tuple[str, str], list[str]] = {}
     for change in judged.changes:
         after = change.after or ("nothing" if change.needed else "left out")
+        if after == change.before:  # pip's package takes the place of conda's
+            after = f"pip's {after}"
         groups.setdefault((after, change.reason), []).append(change.before)
     shown = list(groups.items()) if console.verbosity > 0 else list(groups.items())[:_MOST_SHOWN]
     lines = [f"  {', '.join(before)} -> {after}\n      {reason}" for (after, reason), before in shown]

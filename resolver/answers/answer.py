@@ -13,7 +13,7 @@ from resolver.compiling.problem import Pick
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import InstalledFiles, judged
 from resolver.model import Fact, Notice
-from resolver.requirements import has_rocm_release
+from resolver.requirements import has_rocm_release, required_name
 from resolver.solving.reading import override_hint
 from resolver.solving.search import is_required
 from resolver.solving.states import Decided
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from resolver.solving.solver import Solver
 
 
+_LEFT_OUT = {"left-out", "url-not-locked"}
+"""The ids of warnings about requirements that are known, and are not in the answer."""
 _ROCM_EXTRA = re.compile(r"(^|-)(rocm|hip|amd)(-|\d|$)")
 """Extras for AMD GPUs, such as ``srt-hip`` or ``rocm7-local``."""
 
@@ -90,10 +92,14 @@ class Answer(Part):
             if edge.object in recorded:
                 text = f"{edge.subject} requires {edge.object}"
                 recorded[edge.subject].facts.append((text, [edge.object]))
+        left_out = {notice.subject for notice in self.lacking() if notice.id in _LEFT_OUT}
         for name, known in recorded.items():
             metadata = self._metadata(name)
             if metadata is not None:
-                known.requires, known.extras = metadata.requires, metadata.extras
+                known.requires = tuple(
+                    line for line in metadata.requires if required_name(line) not in left_out
+                )
+                known.extras = metadata.extras
                 known.is_built = metadata.dynamic and name not in picks
             known.facts += self._stated_facts(name, picks)
             if pick := picks.get(name):
@@ -106,7 +112,8 @@ class Answer(Part):
         is_open = name in self.projects.states and "" in self.projects.states[name].nodes
         files = self.files_read(name) if is_open else self.files_of(name)
         try:
-            return self.index.requirements(files) if files else None
+            candidate = None if is_open else self.world.candidate(name)
+            return self.index.requirements(files, candidate) if files else None
         except (EnvironmentLacksError, SourceError):
             return None
 
@@ -260,11 +267,13 @@ class Answer(Part):
         return not row.is_of_wheel or any(not file.sha256 or file.sha256 in read for file in pick.files)
 
     def lacking(self) -> Iterator[Notice]:
-        """Yield a warning for each required extra that brings nothing for the chosen Python."""
+        """Yield a warning for each extra that brings nothing for the chosen Python, and what is left out."""
         python = self.search.domains[self.session.number["python"]]
+        chosen = {pick.name for pick in self.picks}
         for (number, mask), decided in self._requirements.decided.items():
             if self.search.domains[number] == mask:
-                yield from dict.fromkeys(notice for notice, pythons in decided.lacking if pythons & python)
+                found = dict.fromkeys(notice for notice, pythons in decided.lacking if pythons & python)
+                yield from (one for one in found if one.id not in _LEFT_OUT or one.subject not in chosen)
 
     def was_read(self, name: str) -> bool:
         """Return whether the search has read the metadata of a distribution."""

@@ -29,7 +29,7 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
     known = [
         replace(pick, files=answer.files_of(pick.name), extras=answer.world.extras_of(pick.name))
         if pick.kind == "distribution"
-        else pick
+        else _python_with_wheels(pick, answer)
         for pick in resolution.picks
     ]
     required_by = _required_by(known, answer)
@@ -71,6 +71,7 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
         (pick for pick in (*known, *added) if pick.kind == "distribution"), key=lambda pick: pick.name
     )
     left = tuple(f"the requirements of {name}: {reason}" for name, reason in sorted(answer.unread().items()))
+    left += tuple(str(notice) for notice in answer.lacking() if notice.id == "url-not-locked")
     without_metadata = [pick for pick in distributions if pick.git and not pick.files]
     unread_names = [pick.name for pick in without_metadata]
     notes = [*resolution.notes, *([_known_after_build(unread_names)] if unread_names else [])]
@@ -96,6 +97,14 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
             *near_names(answer.catalog, _only_requested(answer, required_by), answer.world.asked.keys()),
         ),
     )
+
+
+def _python_with_wheels(pick: Distribution, answer: Answer) -> Distribution:
+    """Return a platform component; Python with the reason if wheels of what was requested decided it."""
+    if pick.name != "python" or not answer.world.most_wheels & 1 << answer.solution["python"]:
+        return pick
+    text = f"python {pick.version} is the release line with the most wheels of what you asked for"
+    return replace(pick, facts=(replace(pick.facts[0], text=text), *pick.facts[1:]))
 
 
 def _known_after_build(names: Sequence[str]) -> Notice:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import astuple, replace
 
 from resolver.compiling.known_bad import known_bad_warnings
+from resolver.compiling.platform import newest_python
 from resolver.compiling.preinstalled import content_notes, preinstalled_warnings
 from resolver.compiling.problem_builder import advice_for, is_advised, window_of
 from resolver.environment import Environment
@@ -93,7 +94,7 @@ def resolution_of(
         text = "No proven set fits this request; the newest versions were chosen."
         warnings.append(Notice("no-proven-set", "", text))
     warnings += _warnings(catalog, request, problem, solution, picks)
-    picks = [_with_origin(pick, request, image) for pick in picks]
+    picks = [_with_origin(pick, catalog, request, image) for pick in picks]
     picks = [_with_extras(pick, catalog, request) for pick in picks]
     advice = advice_for(catalog, request)
     picks = [_advised_pick(pick, advice[pick.name]) if pick.name in advice else pick for pick in picks]
@@ -282,9 +283,9 @@ def _torch_from_source(picks: Sequence[Distribution]) -> Iterator[Notice]:
         yield Notice("torch-from-source", "torch", text)
 
 
-def _with_origin(pick: Distribution, request: Request, image: Image | None) -> Distribution:
+def _with_origin(pick: Distribution, catalog: Catalog, request: Request, image: Image | None) -> Distribution:
     if pick.name == "python":
-        return _python_pick(pick, request, image)
+        return _python_pick(pick, catalog, request, image)
     if pick.name == "kernel-driver" and request.target.driver and request.target.site != "local":
         return replace(pick, origin="request")  # at "local", the driver may be the one that was detected
     return pick
@@ -295,7 +296,7 @@ def _with_extras(pick: Distribution, catalog: Catalog, request: Request) -> Dist
     return replace(pick, extras=row.device_extras(request.target.gfx)) if row else pick
 
 
-def _python_pick(pick: Distribution, request: Request, image: Image | None) -> Distribution:
+def _python_pick(pick: Distribution, catalog: Catalog, request: Request, image: Image | None) -> Distribution:
     installed = request.preinstalled.installed if request.preinstalled else {}
     if any(requirement.name == "python" for requirement in request.requirements):
         return replace(pick, origin="request")
@@ -304,7 +305,19 @@ def _python_pick(pick: Distribution, request: Request, image: Image | None) -> D
         return replace(pick, origin="base-image", facts=(*pick.facts, fact))
     if pick.version == request.target.python:
         return replace(pick, origin="site")
-    return replace(pick, origin="base-image") if "python" in installed else pick
+    if "python" in installed:
+        return replace(pick, origin="base-image")
+    site, day = request.target.site, request.target.date
+    offered = (catalog.image[row.image] for row in catalog.images_at(site, day))
+    if row := next((row for row in offered if pick.version in row.python), None):
+        fact = Fact.of(row, f"python {pick.version} is in base images of {site}", note="")
+        return replace(pick, facts=(fact, *pick.facts))
+    which = "oldest" if request.prefer == "oldest" else "newest"
+    text = f"python {pick.version} is the {which} release line that fits"
+    newest = newest_python(catalog, day)
+    if newest != pick.version:
+        text = f"{text}; {newest} comes last"
+    return replace(pick, facts=(replace(pick.facts[0], text=text), *pick.facts[1:]))
 
 
 def _advised_pick(pick: Distribution, advice: SiteAdvice) -> Distribution:

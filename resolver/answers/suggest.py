@@ -69,6 +69,8 @@ def changes_of(
     changes += _same_module(catalog, requirements)
     if target.base_image:
         changes.append(RequestChange("any base image of the site", partial(_retarget, base_image=None)))
+    elif target.backend == "rocm" and request.use_image == "none":
+        changes.append(RequestChange("with a base image", partial(replace, use_image="of-site")))
     elif target.backend == "rocm":
         changes += _public_images(catalog, request)
         changes += _images_with(catalog, request)

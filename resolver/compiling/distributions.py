@@ -295,6 +295,8 @@ def _relate_to_images(builder: ProblemBuilder, name: str) -> None:
     package, target = builder.catalog.package[name], builder.target
     if not (builder.open_world and package.system_rocm and target.backend == "rocm"):
         return
+    if builder.request.use_image == "none":
+        return
     if target.base_image or any(builder.catalog.image[one].rocm for one in offered_images(builder)):
         fact = Fact.of(package, f"every {name} uses the ROCm of a base image", note="")
         clause = Clause(any_candidate, _images_with_rocm(builder), fact)

@@ -107,6 +107,12 @@ def instead_of_cuda(catalog: Catalog, name: str, backend: str) -> str:
     return " ".join(filter(None, (change, note, INSPECT_HINT)))
 
 
+def is_unneeded(catalog: Catalog, project: str, name: str) -> bool:
+    """Return whether a project that requires a distribution for CUDA works without it on other machines."""
+    row = replacement(catalog, name)
+    return row is not None and project in row.unneeded_by
+
+
 def build_for_rocm(catalog: Catalog, name: str) -> Replaces | None:
     """Return the row about a ROCm build of another name; for what can be compiled, `wheels_for_rocm`."""
     return None if catalog.releases_of(name) else _for_rocm(catalog, name)

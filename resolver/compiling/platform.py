@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from resolver.compiling.problem_builder import ProblemBuilder
+    from resolver.facts.catalog import Catalog
     from resolver.model import Origin
 
 _GLIBC_OF_RELEASE = "Not read from the image. This is the glibc of that Linux release."
@@ -53,9 +54,12 @@ def compile_platform(builder: ProblemBuilder) -> None:
     )
     _relate_gfx_to_driver(builder)
     pythons = catalog.python.values()
+    newest = newest_python(catalog, target.date)
+    in_images = {version for name in images_of_site(builder) for version in catalog.image[name].python}
     builder.add_variable(
         "python",
         [_candidate("python", row.version, row, "is a release line", "default") for row in pythons],
+        last=lambda one: 0 if one.version in in_images else 2 if one.version == newest else 1,
     )
     _add_rocm(builder)
     _add_images(builder)
@@ -63,6 +67,13 @@ def compile_platform(builder: ProblemBuilder) -> None:
         exclude_later_releases(builder, "python")
     if target.base_image is None:  # so may the ROCm of an image that the user names
         exclude_later_releases(builder, "rocm")
+
+
+def newest_python(catalog: Catalog, day: date) -> str:
+    """Return the newest release line of a day: the last choice, because few packages have wheels for it."""
+    pythons = catalog.python.values()
+    known = (row.version for row in pythons if row.released and row.released <= day)
+    return max(known, key=sort_key, default="")
 
 
 def _relate_gfx_to_driver(builder: ProblemBuilder) -> None:
@@ -195,7 +206,13 @@ def offered_images(builder: ProblemBuilder) -> dict[str, schema.Row]:
     offered: dict[str, schema.Row] = {}
     if site and site.public_images:
         offered = {name: row for name, row in catalog.image.items() if "://" in row.path}
-    return offered | {row.image: row for row in catalog.images_at(target.site, target.date)}
+    return offered | images_of_site(builder)
+
+
+def images_of_site(builder: ProblemBuilder) -> dict[str, schema.SiteImage]:
+    """Return the base images that rows of the site list on the day, each with its row."""
+    target = builder.target
+    return {row.image: row for row in builder.catalog.images_at(target.site, target.date)}
 
 
 def _add_images(builder: ProblemBuilder) -> None:
@@ -223,6 +240,9 @@ def _add_images(builder: ProblemBuilder) -> None:
         else:
             fact = Fact.of(row, f"the glibc of {row.name} is not known", note="")
             unknown.append(Clause(this, no_candidate, fact))
+    if builder.request.use_image == "of-site" and not builder.target.base_image:
+        with_rocm = (name for name in images_of_site(builder) if images[name].rocm)
+        builder.default_images = builder.variables["base-image"].of_versions(with_rocm)
     _prefer_python_of_image(builder)
     builder.relate("base-image", "rocm", rocm)
     builder.relate("base-image", "glibc", glibc)

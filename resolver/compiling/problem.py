@@ -190,6 +190,8 @@ class Problem(msgspec.Struct, eq=False):
     that come first, by the bit number of the other's candidate (0: the solution does not need it). Python has
     the base image as the other."""
     requested: frozenset[str] = frozenset()
+    default_images: int = 0
+    """The base images of which one is chosen for whatever uses ROCm, if one fits."""
 
     def layer(self, name: str) -> tuple[int, str]:
         """Return the sort key of a component in the order of decisions; see `resolver.model.layer`."""

@@ -93,6 +93,7 @@ class ProblemBuilder:
         self._demands: list[Demand] = []
         self._relations: list[Relation] = []
         self.preferences: dict[str, tuple[str, dict[int, int]]] = {}
+        self.default_images = 0
         self._installed: dict[str, list[InstalledVersion]] = {}
 
     def reach(self, names: Iterable[str]) -> None:
@@ -142,7 +143,9 @@ class ProblemBuilder:
     def problem(self) -> Problem:
         """Return the finished problem."""
         requested = frozenset(requirement.name for requirement in self.request.requirements)
-        return Problem(self.variables, self._demands, self._relations, self.preferences, requested)
+        return Problem(
+            self.variables, self._demands, self._relations, self.preferences, requested, self.default_images
+        )
 
     def add_variable(
         self,

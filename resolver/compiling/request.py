@@ -13,6 +13,7 @@ from resolver.compiling.clauses import (
     any_candidate,
     architectures,
     known_mask,
+    no_candidate,
     version_in,
     where,
 )
@@ -121,6 +122,10 @@ def _demand_images(builder: ProblemBuilder) -> None:
     if target.base_image:
         text = f"the base image is {target.base_image}"
         builder.demand_requested("base-image", version_in([target.base_image]), text, of_target=True)
+        return
+    if builder.request.use_image == "none":
+        text = "you asked for no base image"
+        builder.demand_requested("base-image", no_candidate, text, optional=True, of_target=True)
         return
     offered = offered_images(builder)
     releases = newest_first({catalog.image[name].rocm for name in offered} - {""})[::-1]

@@ -543,6 +543,10 @@ class Recipe(_OfReleases, frozen=True, kw_only=True):
     """Expected values, as text, of attributes of imported modules, by ``module:name``."""
     mpi: bool = False
     """Whether it is compiled against MPI: the base image's, or on the host the MPI of ``mpicc`` on PATH."""
+    requirements: str = ""
+    """Glob of the source's pip requirements file for this backend, which its build reads. If it is there, it
+    takes the place of the requirements in the metadata of an sdist, which are those of the backend on which
+    the sdist was made."""
     op_table: str = ""
     """File of the wheel in which the build lists the ops that it compiled (``installed_ops``)."""
     run_environment: dict[str, str] = {}
@@ -676,6 +680,8 @@ class Replaces(Row, frozen=True, kw_only=True):
     """Distributions that take its place."""
     effect: Literal["rocm", "cpu", "drop", "none"]
     """``rocm``: they use the GPU; ``cpu``: only the CPU; ``drop``: ROCm and torch have what it gives."""
+    unneeded_by: tuple[str, ...] = ()
+    """Distributions that require it, mostly by an extra, and work on AMD GPUs and CPUs without it."""
 
     identity = ("name", "conda")
 

@@ -42,8 +42,8 @@ class IndexProvider:
     ) -> None:
         self._applies = applies
         self.indexes = indexes
-        self._metadata: dict[str, Metadata] = {}
-        """By the URL of a file, so that the confirmation reads nothing again."""
+        self._metadata: dict[tuple[str, str], Metadata] = {}
+        """By the URL of a file and `listed`, so that the confirmation reads nothing again."""
         self._catalog = catalog
         self._installed = installed_versions(catalog, request)
         stated = (*request.requirements, *request.constraints, *request.overrides)
@@ -67,16 +67,20 @@ class IndexProvider:
             return same or [InstalledFiles(installed)]
         return project.releases if project else None
 
-    def requirements(self, files: Sequence[File]) -> Metadata | None:
+    def requirements(self, files: Sequence[File], candidate: Candidate | None = None) -> Metadata | None:
         """Return the metadata of a release; None if it cannot be read without running code.
 
-        The first file is the best. Metadata that a build may change is enough.
+        The first file is the best. Metadata that a build may change is enough. If the release is a candidate
+        that a recipe builds, the requirements are those of that build, as far as the source lists them.
         """
-        known = next((self._metadata[file.url] for file in files if file.url in self._metadata), None)
+        recipe = candidate.recipe if candidate is not None and candidate.origin == "build" else None
+        listed = recipe.requirements if recipe else ""
+        keys = [(file.url, listed) for file in files]
+        known = next((self._metadata[key] for key in keys if key in self._metadata), None)
         if known is None:
-            known = self.indexes.metadata(files)
+            known = self.indexes.metadata(files, listed)
             if known is not None:
-                self._metadata |= dict.fromkeys((file.url for file in files), known)
+                self._metadata |= dict.fromkeys(keys, known)
         return known
 
     def offered(

@@ -365,7 +365,7 @@ class Projects(Part):
     def _with_wheel_nearby(self, choices: Choices, left: int, mask: int) -> int:
         """Return a release with a wheel that is little older than an sdist; else the sdist."""
         python = self.search.domains[self.session.number["python"]]
-        if not self._is_source(choices, mask.bit_length() - 1, python) or self._keep.get(choices.name):
+        if not self.is_source(choices, mask.bit_length() - 1, python) or self._keep.get(choices.name):
             return mask
         other = mask
         for _ in range(_MOST_PASSED):
@@ -374,14 +374,14 @@ class Projects(Part):
                 break
             other = self._preferred(choices, left)
             bit = other.bit_length() - 1
-            if not self._is_excluded_now(self.exclusions(choices, bit)) and not self._is_source(
+            if not self._is_excluded_now(self.exclusions(choices, bit)) and not self.is_source(
                 choices, bit, python
             ):
                 choices.project.passed = choices.release(mask.bit_length() - 1).version
                 return other
         return mask
 
-    def _is_source(self, choices: Choices, bit: int, python: int) -> bool:
+    def is_source(self, choices: Choices, bit: int, python: int) -> bool:
         """Return whether none of some Pythons has a wheel of a release."""
         if isinstance(choices.release(bit), InstalledFiles) or self.index.url(choices.name):
             return False

@@ -17,6 +17,7 @@ from resolver.compiling.names import (
     build_for_rocm,
     hint_for_unknown,
     instead_of_cuda,
+    is_unneeded,
     reject_wrong_name,
     stub,
 )
@@ -220,6 +221,17 @@ class Requirements(Part):
             decided.required = []
         for requirement, pythons in requirements:
             name = requirement.name
+            if is_unneeded(self.catalog, metadata.name, name):
+                text = f"{name}, which {subject} requires, is left out: {metadata.name} works without it."
+                decided.lacking.append((Notice("left-out", name, text), pythons))
+                continue
+            if is_built and self._is_url_to_add(requirement):
+                text = (
+                    f"{subject} {metadata.version} requires {requirement.text} ({metadata.source}). A URL is "
+                    "used only if the request contains it, so this is not locked: add it to the request."
+                )
+                decided.lacking.append((Notice("url-not-locked", name, text), pythons))
+                continue
             terms = {number: mask, **self.world.when(pythons)}
             text = f"requires {name}{_brackets(requirement)}{requirement.specifier or ''}"
             link = Link(subject, name, metadata.version, text, metadata.source)
@@ -395,11 +407,17 @@ class Requirements(Part):
             )
         return bool(nodes)
 
+    def _is_url_to_add(self, requirement: Requirement) -> bool:
+        """Return whether a requirement is a URL of a distribution that nothing else decides."""
+        name = requirement.name
+        is_known = name in self.session.number or name in self.world.bound or name in self.world.installed
+        return bool(requirement.url) and not self.index.url(name) and not is_known
+
     def _obstacle_to(self, requirement: Requirement) -> str:
         name = requirement.name
         if is_for_cuda(name):
             return "which is for CUDA"
-        if requirement.url and not self.index.url(name):
+        if self._is_url_to_add(requirement):
             return "whose URL is used only if the request contains it"
         is_on_rocm = self.request.target.backend == "rocm" and name not in self.world.installed
         if is_on_rocm and (row := build_for_rocm(self.world.catalog, name)):
@@ -455,7 +473,7 @@ class Requirements(Part):
         """Return the metadata of a distribution of the catalog; None, with the reason, if it is unknown."""
         is_built = candidate.origin == "build"
         try:
-            metadata = self.index.requirements(files)
+            metadata = self.index.requirements(files, candidate)
         except SourceError as error:
             self.decided[number, mask].unread = error.message
             return None

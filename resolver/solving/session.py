@@ -19,6 +19,8 @@ from resolver.solving.search import MOST_CONFLICTS, Incompatibility, Search, is_
 if TYPE_CHECKING:
     from resolver.solving.search import Assumption
 
+_EARLY_IMAGE = -0.5
+"""The layer in which a default image is chosen: after whether the catalog's releases are enough."""
 Solution = dict[str, int]
 """For each variable that is part of the set, the bit number of its candidate."""
 Rank = tuple[float, int, int, str]
@@ -151,28 +153,37 @@ class Session:
         """Return the preferred values of some variables as assumptions; see `solve`.
 
         Candidates that come first because of another component (`Problem.preferences`) are tried together, as
-        early as `resolver.model.EARLY_PYTHON`, before the component itself is decided. Return the assumptions
+        early as `resolver.model.EARLY_PYTHON`, before the component itself is decided. One of the default
+        images is assumed before ROCm is decided, if ROCm is needed and an image fits. Return the assumptions
         with those for the preferred values, and a solution under them; None if there is no solution.
         """
         fixed = list(assumptions)
         witness = self._witness(fixed)
         if witness is None:
             return None
-        early = [((EARLY_PYTHON, 0, 0, name), self.number[name], True) for name in self.problem.preferences]
+        preferences = self.problem.preferences
+        early: list[tuple[Rank, int, bool]] = [
+            ((EARLY_PYTHON, 0, 0, name), self.number[name], True) for name in preferences
+        ]
+        if self.problem.default_images:
+            early.append(((_EARLY_IMAGE, 0, 0, "base-image"), self.number["rocm"], True))
         steps = sorted([*early, *((self.rank[number], number, False) for number in numbers)])
         while any(witness[number] != ABSENT for _, number, _ in steps):
             self.search.narrow(fixed)
             domains = tuple(self.search.domains)
-            step = next(
-                (step for step in steps if self._is_needed(step[1], domains, witness, fixed)), steps[0]
-            )
+            needed = (step for step in steps if self._is_needed(step[1], domains, witness, fixed))
+            step = next(needed, None) or next(step for step in steps if not step[2])
             steps.remove(step)
             _, number, is_early = step
-            first = self.preferred_early(self.names[number], domains)
-            masks = [first] if is_early else self._by_preference(domains[number], first)
-            for mask in masks:
+            if is_early and self.names[number] == "rocm":
+                number = self.number["base-image"]
+                masks = [domains[number] & self.problem.default_images]
+            else:
+                first = self.preferred_early(self.names[number], domains)
+                masks = [first] if is_early else self._by_preference(domains[number], first)
+            for mask in filter(None, masks):
                 found = witness if witness[number] & mask else self._witness([*fixed, (number, mask)])
-                if mask and found is not None:
+                if found is not None:
                     witness = found
                     fixed.append((number, mask))
                     break

@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from resolver.compiling.problem import ABSENT, Link
+from resolver.compiling.problem import ABSENT, Link, bits
+from resolver.indexes import InstalledFiles
 from resolver.model import EARLY_PYTHON, Notice, layer
 from resolver.providers.index import HIDDEN
 from resolver.solving.judging import ContentJudge
@@ -70,6 +71,7 @@ class Solver(Part):
         """
         self._present.clear()
         self._met.clear()
+        self._prefer_python_with_wheels()
         while True:
             assumptions = (prefer or self._preferred_platform)(assumed)
             if assumptions is None and not self._present:
@@ -97,6 +99,42 @@ class Solver(Part):
         links = [link for link in failed.reasons() if isinstance(link, Link)]
         hints = self._hints(links)
         return Refuted(self.session, failed, releases, tuple(dict.fromkeys(hints)))
+
+    def _prefer_python_with_wheels(self) -> None:
+        """Drop from the preferred Pythons those without a wheel of a requested project that has wheels."""
+        lacking = 0
+        for choices in self._requested() if self.search.narrow([]) else ():
+            domain = self.search.domains[choices.number] & ~ABSENT
+            bit = (self.projects.first_usable(choices, domain) if domain else 0).bit_length() - 1
+            if bit > 0 and not isinstance(choices.release(bit), InstalledFiles):
+                judged = self.projects.judge(choices, bit)
+                lacking |= judged.source_only if judged.fit.with_wheel else 0
+        name, first = self.problem.preferences["python"]
+        self.problem.preferences["python"] = name, {bit: mask & ~lacking for bit, mask in first.items()}
+
+    def _requested(self) -> list[Choices]:
+        """Return the variables of the requested projects."""
+        names = dict.fromkeys(one.name for one in self.request.requirements)
+        nodes = map(self.projects.node, names)
+        return [node for node in nodes if node is not None]
+
+    def _with_most_wheels(self, pythons: int) -> int:
+        """Return the Python for which most requested projects have wheels, unless it is the newest of all."""
+        domains = self.search.domains
+        chosen = [
+            (choices, domains[choices.number].bit_length() - 1)
+            for choices in self._requested()
+            if is_required(domains[choices.number])
+        ]
+
+        def lacking(bit: int) -> int:
+            return sum(self.projects.is_source(choices, release, 1 << bit) for choices, release in chosen)
+
+        newest = 1 << len(self.problem.variables["python"].candidates)  # it comes last
+        others = pythons & ~newest or pythons
+        best = 1 << min(bits(others), key=lacking)
+        self.world.most_wheels = best if best != others & -others else 0
+        return best
 
     def _needed(self) -> list[Assumption]:
         """Return the assumptions about late parts that hold without them: another release may have gone."""
@@ -159,7 +197,8 @@ class Solver(Part):
         """Return the values for a variable; None if some were excluded, which must be propagated first."""
         choices, domain = self.projects.by_number.get(number), self.search.domains[number]
         if choices is None:
-            return number, domain & -domain
+            is_python = number == self.session.number["python"]
+            return number, self._with_most_wheels(domain) if is_python else domain & -domain
         if choices.extra:
             return number, self.projects.same_as_project(choices, domain)
         mask = self.projects.first_usable(choices, domain)

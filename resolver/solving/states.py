@@ -142,7 +142,7 @@ class Decided(msgspec.Struct, eq=False):
     required: list[tuple[str, str, int]] | None = None
     """The names that it requires, as written, with the Pythons for which it does; None if it was not read."""
     lacking: list[tuple[Notice, int]] = []
-    """A warning for each extra that brings nothing, with the Pythons for which it does not."""
+    """A warning for each extra that brings nothing, or requirement that is left out, with its Pythons."""
     unread: str = ""
     """Why its metadata could not be read."""
     is_dynamic: bool = False

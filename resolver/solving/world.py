@@ -54,6 +54,8 @@ class World:
         self._environments: dict[tuple[int, str, bool], Environment] = {}
         self._rows: dict[str, list[Requires]] = {}
         self._demands = 0
+        self.most_wheels = 0
+        """The Python that was chosen before newer ones because more requested projects have wheels for it."""
         self.state_demands()
         python, glibc = (self.problem.variables[name] for name in ("python", "glibc"))
         allowed = self.demanded("python")

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -21,6 +22,7 @@ from builders.containers import files
 from builders.containers.files import files_of, how_read
 from builders.installed import reading
 from builders.installed.reading import read_installed
+from matrix.api import write_lock
 from matrix.cli import main
 from resolver.errors import EnvironmentLacksError, UsageError
 from tests.support.elf import shared_object
@@ -34,6 +36,8 @@ from tests.support.images import (
     squashfs,
 )
 from tests.support.installed import Tree, gpu_code
+from tests.support.locks import local_file, lock_of, locked_pick
+from tests.support.tiny import tiny_wheel
 
 Packed = Callable[[str], Path]
 
@@ -349,12 +353,20 @@ def bombs(root: Path, path: Path) -> dict[str, tuple[Path, str]]:
     header.type, header.size = tarfile.XHDTYPE, 6 << 30
     name = tarfile.TarInfo("x")
     name.type, name.size = tarfile.GNUTYPE_LONGNAME, 6 << 30
+    target = tarfile.TarInfo("x")
+    target.type, target.size = tarfile.GNUTYPE_LONGLINK, 6 << 30
     sparse = tarfile.TarInfo("usr/wanted")
     sparse.size = 1 << 40
     link = tarfile.TarInfo("usr/link")
     link.type, link.linkname = tarfile.SYMTYPE, "a/" * 100_000
-    members = {"oci-layout": b"{}", "index.json": b'{"manifests": [{"digest": "sha256:a"}]}'}
-    members["blobs/sha256/a"] = members["index.json"]
+
+    def indexes(*digests: str) -> Path:
+        """Write an image of which each index names the next; the first is `index.json`."""
+        texts = [json.dumps({"manifests": [{"digest": f"sha256:{digest}"}]}).encode() for digest in digests]
+        blobs = {f"blobs/sha256/{digest}": text for digest, text in zip(digests, texts[1:], strict=False)}
+        members = {"oci-layout": b"{}", "index.json": texts[0], **blobs}
+        return archive_of(path / f"{len(digests)}.tar", members)
+
     larger, wide = "it unpacks to more than any real image", "a header of it has 6,442,450,944 bytes"
     return {
         "zeros, gzip": (oci_archive(path / "gz.tar", gzip.compress(zeros)), larger),
@@ -366,11 +378,16 @@ def bombs(root: Path, path: Path) -> dict[str, tuple[Path, str]]:
             docker_archive(path / "link.tar", link.tobuf(tarfile.PAX_FORMAT)),
             "a path in it has 200,000",
         ),
-        "itself": (archive_of(path / "itself.tar", members), "its index leads to no manifest"),
+        "target": (docker_archive(path / "target.tar", target.tobuf(tarfile.GNU_FORMAT)), wide),
+        "itself": (indexes("a", "a"), "its index leads to no manifest"),
+        "each other": (indexes("a", "b", "a"), "its index leads to no manifest"),
+        "deep": (indexes(*map(str, range(1000))), "its index leads to no manifest"),
     }
 
 
-BOMBS = ("zeros, gzip", "zeros, zstd", "size", "pax", "name", "link", "itself")
+BOMBS = (
+    "zeros, gzip", "zeros, zstd", "size", "pax", "name", "link", "target", "itself", "each other", "deep",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -379,6 +396,58 @@ def test_bomb_is_not_unpacked(name: str, root: Path, tmp_path: Path, monkeypatch
     path, reason = bombs(root, tmp_path / "bombs")[name]
     with pytest.raises(EnvironmentLacksError, match=reason):
         read(path)
+
+
+@pytest.mark.parametrize("chain", ["each", "loop", "same"])
+def test_many_hard_links_take_little_time(chain: str, tmp_path: Path) -> None:
+    """Each is a link to the next, or all are one loop or lead to one file."""
+    out, count = io.BytesIO(), 10_000
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo(f"opt/libamdhip64.so.{count}"))
+        for number in reversed(range(count)):
+            info = tarfile.TarInfo(f"opt/libamdhip64.so.{number}")
+            to = {"each": number + 1, "loop": (number + 1) % 30, "same": count}[chain]
+            info.type, info.linkname = tarfile.LNKTYPE, f"opt/libamdhip64.so.{to}"
+            archive.addfile(info)
+    path = docker_archive(tmp_path / "a.tar", out.getvalue())
+    start = time.process_time()
+    found = read(path)
+    assert time.process_time() - start < 3
+    assert {name for name in found if "hip" in name} == {f"/opt/libamdhip64.so.{n}" for n in range(count + 1)}
+
+
+PROGRAMS = ("apptainer", "singularity", "podman", "docker", "unsquashfs", "python", "python3", "conda")
+
+
+@pytest.mark.parametrize("form", ["sif", "docker", "directory", "tykky"])
+def test_nothing_is_started_beside_a_lock(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither a runtime on PATH nor a program of the image."""
+    monkeypatch.chdir(tmp_path)
+    tree = Tree(tmp_path / "root", "image").torch("2.5.1")
+    for folder in (tmp_path / "path", tree.root / "usr/bin", tree.root / "bin", tmp_path / "tykky/bin"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in PROGRAMS:
+            (folder / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexec /bin/false\n")
+            (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/path{os.pathsep}{os.environ['PATH']}")
+    packed = squashfs(tree.root, tmp_path / "tykky/img.sqfs")
+    forms = {
+        "sif": lambda: sif(tmp_path / "a.sif", packed.read_bytes()),
+        "docker": lambda: docker_archive(
+            tmp_path / "a.tar", layer(tree.root, *(path.name for path in tree.root.iterdir()))
+        ),
+        "directory": lambda: tree.root,
+        "tykky": lambda: tmp_path / "tykky",
+    }
+    path = forms[form]()
+    wheel = tiny_wheel(tmp_path / "files", "good", "1.0")
+    write_lock(lock_of(locked_pick("good", "1.0", local_file(wheel))))
+    for options in ([], ["--lock", "matrix.lock"]):
+        main(["check", str(path), "--site", "lumi-g", "--offline", *options])
+        assert "torch 2.5.1" in capsys.readouterr().out
+    assert not (tmp_path / "started").exists()
 
 
 def test_names_do_not_leave_the_directory(tmp_path: Path) -> None:

@@ -840,6 +840,49 @@ def test_invalid_requires_txt_is_an_error(server: Server, client: MakeClient, te
         client().metadata([file_of(server, data, "some_pkg-1.0.tar.gz")])
 
 
+LISTED = """# for this backend
+-r common.txt
+--extra-index-url https://example.org/rocm
+numba == 0.61.2; python_version > '3.9'  # a comment
+wide \\
+  >=2
+"""
+
+
+@pytest.mark.parametrize(("path", "other"), [("requirements/", ""), ("requirements-", "requirements-")])
+def test_requirements_file_of_a_backend_replaces_those_of_an_sdist(
+    server: Server, client: MakeClient, path: str, other: str
+) -> None:
+    """Read vLLM's layouts of 0.5 to 0.7 and since 0.8; requirements of extras stay those of PKG-INFO."""
+    text = LEGACY.replace("1.2", "2.1") + "Requires-Dist: xformers\nRequires-Dist: cupy; extra == 'gpu'\n"
+    files = {
+        f"{path}rocm.txt": LISTED.replace("common", f"{other}common"),
+        f"{path}common.txt": "regex # why\nsix>=1",
+        f"{path}cuda.txt": "xformers",
+    }
+    sdist = file_of(server, sdist_of(text, **files), "some_pkg-1.0.tar.gz")
+    listed = client().metadata([sdist], "requirements?rocm.txt")
+    assert listed is not None
+    assert listed.dynamic
+    assert listed.source == f"{path}rocm.txt in its sdist"
+    expected = ("regex", "six>=1", 'numba==0.61.2; python_version > "3.9"', "wide>=2")
+    assert listed.requires == (*expected, "cupy; extra == 'gpu'")
+    assert client(offline=True).metadata([sdist], "requirements?rocm.txt") == listed
+    for glob in ("", "requirements?xpu.txt"):
+        plain = client().metadata([sdist], glob)
+        assert plain is not None
+        assert plain.requires[0] == "xformers"
+
+
+@pytest.mark.parametrize("text", ["six ==", "git+https://example.org/six.git", "-r rocm.txt\n!"])
+def test_invalid_requirements_file_of_a_backend_is_an_error(
+    server: Server, client: MakeClient, text: str
+) -> None:
+    sdist = file_of(server, sdist_of(LEGACY, **{"requirements/rocm.txt": text}), "some_pkg-1.0.tar.gz")
+    with pytest.raises(SourceError, match=r"requirements/rocm.txt has an invalid requirement"):
+        client().metadata([sdist], "requirements/rocm.txt")
+
+
 def test_dynamic_field_that_does_not_matter(server: Server, client: MakeClient) -> None:
     text = CORE.replace("Name:", "Dynamic: License-File\nName:")
     metadata = client().metadata([file_of(server, sdist_of(text), "some_pkg-1.0.tar.gz")])

@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -275,17 +276,23 @@ def test_definition_extends_image(user: User, source: str) -> None:
     assert seen["prefix"] == "/opt/matrix"
     assert seen["files"]["torch"].startswith("/opt/venv/lib/")
     assert seen["files"]["numpy"].startswith("/opt/venv/lib/")
+    if source == "index":  # the other image has the same distributions
+        check_image(user, unpacked, seen["files"])
+    shutil.rmtree(user.work / unpacked)
+
+
+def check_image(user: User, unpacked: str, files: Mapping[str, str]) -> None:
+    """Check the image with programs in it and by its files, and compare it with the lock."""
     verified = user.matrix("check", unpacked, "--run", "--format", "json")
     (answer,) = json.loads(verified.stdout)["things"]
     assert verified.returncode in {0, 4}, answer["findings"]
     inspected = user.matrix("check", unpacked, "--format", "json")
     (document,) = json.loads(inspected.stdout)["things"]
     assert document["how"].endswith("its files were read"), inspected.stderr
-    assert len(document["distributions"]) > len(seen["files"])
+    assert len(document["distributions"]) > len(files)
     assert not [change for change in document["changes"] if change["for_cuda"]]
     ids = {row["id"] for row in answer["findings"]}  # what the files show, and what was started
     assert ids >= {row["id"] for row in document["findings"]}
     compared = user.matrix("diff", unpacked, "matrix.lock", "--format", "json")
     differing = {row["name"] for row in json.loads(compared.stdout)["consequences"]}
     assert not differing & {"torch", "numpy", "python", "glibc", "rocm"}, compared.stdout
-    shutil.rmtree(user.work / unpacked)

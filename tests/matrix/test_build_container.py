@@ -29,7 +29,7 @@ from matrix.api import write_lock
 from matrix.building import work as work_module
 from matrix.building.container import STEPS
 from matrix.cli import main
-from matrix.commands import build_wheels
+from matrix.commands import build_wheels, env, fetch
 from matrix.consumers import consumer_names, container_consumers, load_consumer
 from matrix.input.facts_file import Draft
 from matrix.judging.verdict import Judgement, Verdict
@@ -405,18 +405,21 @@ def test_link_or_pipe_in_the_way_is_an_error(work: Path, capsys: Capture, way: s
     assert calls(work) == 0
 
 
+@pytest.mark.parametrize(
+    ("module", "step"), [(build_wheels, "planned_wheels"), (fetch, "fetch_lock"), (env, "emit")]
+)
 def test_lock_of_another_command_is_not_used(
-    work: Path, monkeypatch: Patch, verification: Verification
+    module: Any, step: str, work: Path, monkeypatch: Patch, verification: Verification
 ) -> None:
-    """Another container is resolved in the same directory while the wheels of this one are planned."""
+    """Another container is resolved in the same directory while a step of this one runs."""
     other = lock_of(locked_pick("mypkg", "1.0", local_file(tiny_wheel(work / "files", "mypkg", "1.0"))))
     other = with_image(other, BaseImage(name="base", path=str(work / "base.sif")))
-    planned = build_wheels.planned_wheels
+    original = getattr(module, step)
     seen = []
 
-    def plan(*arguments: Any) -> Any:
+    def run(*arguments: Any, **options: Any) -> Any:
         store(other)
-        return planned(*arguments)
+        return original(*arguments, **options)
 
     check = verification.__call__
 
@@ -424,7 +427,7 @@ def test_lock_of_another_command_is_not_used(
         seen.append({pick.name for pick in read_lock(context.args.lock).distributions})
         return check(thing, context, wheels)
 
-    monkeypatch.setattr(build_wheels, "planned_wheels", plan)
+    monkeypatch.setattr(module, step, run)
     monkeypatch.setattr(work_module, "judge_thing", judge)
     assert made() == 0
     assert seen == [{"torch", "sympy"}]
@@ -433,22 +436,31 @@ def test_lock_of_another_command_is_not_used(
     assert "mypkg" not in Path("train.sif.files", "env.yml").read_text()
 
 
-def test_second_of_two_at_once_does_nothing(work: Path, monkeypatch: Patch, capsys: Capture) -> None:
+@pytest.mark.parametrize("first", ["succeeds", "fails", "is interrupted"])
+def test_second_of_two_at_once_does_what_is_left(
+    first: str, work: Path, monkeypatch: Patch, capsys: Capture, verification: Verification
+) -> None:
     """The second command waits, and then finds what the first has made."""
     taken = exclusive_lock
 
     @contextmanager
     def wait(path: Path, **options: Any) -> Iterator[None]:
         monkeypatch.setattr(work_module, "exclusive_lock", taken)
-        assert made() == 0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(verification, "interrupt", first == "is interrupted")
+            if first == "fails":
+                patch.setenv("PIP_FAILS", "1")
+            assert made() == {"succeeds": 0, "fails": 1, "is interrupted": 130}[first]
         capsys.readouterr()
         with taken(path, **options):
             yield
 
     monkeypatch.setattr(work_module, "exclusive_lock", wait)
     assert made() == 0
-    assert capsys.readouterr().out == "Nothing to do: train.sif is up to date, verified.\n"
-    assert calls(work) == 1
+    is_idle = capsys.readouterr().out == "Nothing to do: train.sif is up to date, verified.\n"
+    assert is_idle == (first == "succeeds")
+    assert calls(work) == (2 if first == "fails" else 1)
+    assert Path("train.sif").read_text() == f"made {calls(work)}\n"
 
 
 @pytest.mark.parametrize(("mode", "readable"), [(0o2770, True), (0o770, False)])

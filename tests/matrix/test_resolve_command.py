@@ -389,3 +389,24 @@ def test_what_the_site_does_not_have_is_said_first(options: list[str], text: str
     found = [one for one in document["warnings"] if one.startswith("lumi-g ")]
     assert [one[: len(text)] for one in found] == ([text] if text else [])
     assert not found or document["warnings"][0] == found[0]
+
+
+def test_no_base_image_is_part_of_request_and_lock(capsys: Capture) -> None:
+    request = ["resolve", "torch", "--site", "lumi-g", "--date", "2026-03-01"]
+    assert run_json(capsys, *request)["image"]["name"].startswith("lumi-multitorch-mpich")
+    assert main(["build-wheels", "--no-base-image"]) == 2
+    assert "You asked for base image none, but" in capsys.readouterr().err
+    assert run_json(capsys, *request, "--no-base-image")["image"] is None
+    assert read_lock(Path("matrix.lock")).request.use_image == "none"
+    Path("matrix.toml").write_text("no-base-image = true\n")
+    assert run_json(capsys, *request)["image"] is None
+    image = "lumi-rocm-rocm-6.2.4.sif"
+    assert run_json(capsys, *request, "--base-image", image)["image"]["name"] == image
+    assert main([*request, "--base-image", image, "--no-base-image"]) == 2
+    assert "--base-image and --no-base-image exclude each other." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("consumer", ["pip", "cotainr"])
+def test_image_is_the_default_only_for_tools_that_install_in_it(consumer: str, capsys: Capture) -> None:
+    request = ["resolve", "torch", "--site", "lumi-g", "--date", "2026-03-01", "--for", consumer]
+    assert (run_json(capsys, *request)["image"] is None) == (consumer == "pip")

@@ -745,8 +745,8 @@ def test_release_that_requires_a_project_with_a_broken_page_is_not_chosen() -> N
 class WheelMetadata(FakeIndexes):
     """Indexes without metadata of sdists that a build may change."""
 
-    def metadata(self, files: Sequence[File]) -> Metadata | None:
-        found = (super(WheelMetadata, self).metadata([file]) for file in files)
+    def metadata(self, files: Sequence[File], listed: str = "") -> Metadata | None:
+        found = (super(WheelMetadata, self).metadata([file], listed) for file in files)
         return next((metadata for metadata in found if metadata and not metadata.dynamic), None)
 
 
@@ -757,8 +757,8 @@ class Unreadable(FakeIndexes):
         super().__init__(projects)
         self.reason = reason
 
-    def metadata(self, files: Sequence[File]) -> Metadata | None:
-        metadata = super().metadata(files)
+    def metadata(self, files: Sequence[File], listed: str = "") -> Metadata | None:
+        metadata = super().metadata(files, listed)
         if metadata is None or metadata.name != "a":
             return metadata
         msg = f"The metadata of {files[0].name} (a on {files[0].index}) cannot be used."

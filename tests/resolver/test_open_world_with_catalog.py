@@ -267,10 +267,10 @@ def test_conflict_is_reported_before_suggestions_are_searched(monkeypatch: pytes
 class SlowIndexes(FakeIndexes):
     """Needs a tenth of a second for the metadata of a release."""
 
-    def metadata(self, files: Sequence[File]) -> Metadata | None:
+    def metadata(self, files: Sequence[File], listed: str = "") -> Metadata | None:
         """Return the metadata, late."""
         sleep(0.1)
-        return super().metadata(files)
+        return super().metadata(files, listed)
 
 
 def test_suggestions_have_a_limit_of_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Callable, Sequence
+from datetime import date
 from itertools import permutations
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from resolver.errors import SourceError, UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog, closed_names, load
 from resolver.indexes import File, Metadata
-from resolver.model import Conflict, Request, Resolution, Target
+from resolver.model import Conflict, ImageUse, Request, Resolution, Target
 from resolver.requirements import parse_requirement
 from resolver.solving.session import Refuted
+from resolver.versions import sort_key
 from tests.resolver.open_universe import DAY, GLIBC, OpenUniverse, open_universe, versions_of
 from tests.resolver.solve_helpers import ask
 from tests.resolver.test_open_world import Projects, answer, chosen, versions
@@ -203,6 +205,106 @@ def test_python_of_the_image_is_decided_before_requested_releases(catalog: Catal
     assert found.version_of("lib") == "2"
 
 
+# The base image and the Python of the site.
+
+
+SITES_WITH_IMAGES = {
+    "archer2": ["2026-11-20"],
+    "lumi-g": ["2024-12-01", "2025-06-01", "2026-03-01", "2026-06-01", "2026-11-20"],
+}
+
+
+def with_image(
+    catalog: Catalog,
+    requirements: str,
+    use: ImageUse = "of-site",
+    *,
+    site: str = "lumi-g",
+    day: str = "2026-03-01",
+) -> Request:
+    return replace(ask(catalog, requirements, site=site, day=day), use_image=use)
+
+
+def test_sites_with_images_are_all_tried(catalog: Catalog) -> None:
+    rocm = {row.site for row in catalog.site_image.values() if catalog.image[row.image].rocm}
+    assert rocm == {*SITES_WITH_IMAGES}
+
+
+@pytest.mark.parametrize(
+    ("site", "day"), [(site, day) for site, days in SITES_WITH_IMAGES.items() for day in days]
+)
+def test_whatever_uses_rocm_gets_an_image_of_the_site(site: str, day: str, catalog: Catalog) -> None:
+    listed = {row.image for row in catalog.images_at(site, date.fromisoformat(day))}
+    for use in ("of-site", "if-needed", "none"):
+        found = resolve(catalog, with_image(catalog, "torch", use, site=site, day=day))
+        assert isinstance(found, Resolution), found
+        assert (found.target.base_image in listed) == (use == "of-site"), found.target
+        python = found.pick("python")
+        assert python is not None
+        pythons = {version for name in listed for version in catalog.image[name].python}
+        assert not pythons or python.version in pythons
+        assert (python.origin == "base-image") == (use == "of-site" and bool(pythons))
+
+
+def test_without_rocm_there_is_no_image(catalog: Catalog) -> None:
+    found = resolve(catalog, with_image(catalog, "lib"), FakeIndexes({"lib": {"1": []}}))
+    assert isinstance(found, Resolution), found
+    assert found.image is None
+    found = resolve(catalog, with_image(catalog, "user"), FakeIndexes({"user": {"1": ["torch"]}}))
+    assert isinstance(found, Resolution), found
+    assert found.image is not None
+
+
+def test_an_image_that_does_not_fit_is_no_conflict(catalog: Catalog) -> None:
+    images = (catalog.image[row.image] for row in catalog.images_at("lumi-g", date(2026, 3, 1)))
+    assert not any(row.rocm.startswith("6.3") for row in images)
+    found = resolve(catalog, with_image(catalog, "torch rocm==6.3.*"))
+    assert isinstance(found, Resolution), found
+    assert found.image is None
+
+
+def test_no_image_at_all_is_a_conflict_for_what_needs_one(catalog: Catalog) -> None:
+    found = resolve(catalog, with_image(catalog, "apex", "none"))
+    assert isinstance(found, Conflict)
+    assert any("no base image" in constraint.text for constraint in found.core)
+    assert [one.request.use_image for one in found.suggestions] == ["of-site"]
+
+
+@pytest.mark.parametrize("use", ["of-site", "none"])
+def test_python_of_images_yields_to_wheels_of_what_was_asked_for(use: ImageUse, catalog: Catalog) -> None:
+    indexes = FakeIndexes({"lib": {"1": FOR_311}, "pure": {"1": STATIC}})
+    for names, version in (("lib torch", "3.11"), ("pure torch", "3.12")):
+        found = resolve(catalog, with_image(catalog, names, use), indexes)
+        assert isinstance(found, Resolution), found
+        assert found.version_of("python") == version
+        assert (found.image is not None) == (use == "of-site")
+
+
+@pytest.mark.parametrize("day", ["2026-03-01", "2026-11-20"])
+def test_newest_python_is_the_last_choice_at_sites_without_images(day: str, catalog: Catalog) -> None:
+    released = [row.version for row in catalog.python.values() if str(row.released) <= day]
+    newest, before = sorted(released, key=sort_key)[:-3:-1]
+    for requirements, version in (("lib", before), (f"lib python=={newest}.*", newest)):
+        request = ask(catalog, requirements, site="frontier", day=day)
+        found = resolve(catalog, request, FakeIndexes({"lib": {"1": []}}))
+        assert isinstance(found, Resolution), found
+        assert found.version_of("python") == version
+    pick = resolve(catalog, ask(catalog, "lib", site="frontier", day=day), FakeIndexes({"lib": {"1": []}}))
+    assert isinstance(pick, Resolution)
+    (reason,) = (one.facts[0].text for one in pick.picks if one.name == "python")
+    assert reason.endswith(f"that fits; {newest} comes last")
+
+
+def test_python_with_the_most_wheels_comes_first(catalog: Catalog) -> None:
+    wheels = {"cp312-cp312-manylinux_2_28_x86_64", "cp311-cp311-manylinux_2_28_x86_64"}
+    both = FakeRelease(wheels=sorted(wheels), sdist=True)
+    for projects, version in (({"a": both, "b": FOR_311}, "3.11"), ({"a": both, "b": STATIC}, "3.12")):
+        indexes = FakeIndexes({name: {"1": release} for name, release in projects.items()})
+        found = resolve(catalog, ask(catalog, "a b", site="frontier"), indexes)
+        assert isinstance(found, Resolution), found
+        assert found.version_of("python") == version
+
+
 # Wheels and source builds.
 
 
@@ -381,7 +483,7 @@ class _Unreadable(FakeIndexes):
         self.problem = problem
         self.tried: list[str] = []
 
-    def metadata(self, files: Sequence[File]) -> Metadata | None:
+    def metadata(self, files: Sequence[File], listed: str = "") -> Metadata | None:
         self.tried.append(files[0].name)
         name = files[0].name
         if name.startswith("bad-") and not name.removeprefix("bad-").startswith("0."):
@@ -389,7 +491,7 @@ class _Unreadable(FakeIndexes):
                 msg = f"{name} is broken."
                 raise SourceError(msg)
             return None
-        return super().metadata(files)
+        return super().metadata(files, listed)
 
 
 @pytest.mark.parametrize("problem", ["broken", "none"])

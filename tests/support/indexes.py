@@ -22,6 +22,8 @@ class FakeRelease(msgspec.Struct, frozen=True, kw_only=True):
 
     requires: Sequence[str] = ()
     """Values of Requires-Dist."""
+    listed: Mapping[str, Sequence[str]] = {}
+    """Requirements in files of its sdist, by the glob that names the file."""
     extras: Sequence[str] = ()
     requires_python: str = ""
     wheels: Sequence[str] = ("py3-none-any",)
@@ -144,16 +146,17 @@ class FakeIndexes:
         file = msgspec.structs.replace(file, requires_python=release.requires_python)
         return Project(name, (ListedRelease(version, (file,)),))
 
-    def metadata(self, files: Sequence[File]) -> Metadata | None:
+    def metadata(self, files: Sequence[File], listed: str = "") -> Metadata | None:
         """Return the metadata of the first file."""
         for file in files:
             name, version, release = self._releases[file.url]
             is_wheel = file.name.endswith(".whl")
             self.read.append(f"{name}=={version}")
+            requires = release.requires if is_wheel else release.listed.get(listed, release.requires)
             return Metadata(
                 name=name,
                 version=version,
-                requires=tuple(release.requires),
+                requires=tuple(requires),
                 extras=tuple(release.extras),
                 requires_python=release.requires_python,
                 source="its metadata file" if is_wheel else "its sdist",
