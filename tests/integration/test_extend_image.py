@@ -67,7 +67,6 @@ cd /work && hipcc -x hip --offload-arch=gfx90a -O1 -shared -fPIC -I/opt/python3.
 """
 PUBLISH = """
 import sys
-
 from pathlib import Path
 from builders.index import Index
 for wheel in sys.argv[2:]:
