@@ -75,7 +75,7 @@ from matrix.input.settings import overlays
 from matrix.judging.judge import judge_thing
 from matrix.show.check_text import show
 from matrix.show.json_document import JsonDocument
-from matrix.show.render import counted, format_size, sdists_text, shortened
+from matrix.show.render import counted, format_size, shortened
 from matrix.show.resolution_text import build_times, show_conflict
 from resolver.answers.resolve import resolve
 from resolver.errors import EnvironmentLacksError, LockError, MatrixError, UsageError
@@ -487,8 +487,6 @@ class _Work:
         paths = write_files(files, container.folder, named=False)
         for finding in findings:
             self.console.warning(str(finding))
-        if wheelhouse and (warning := sdists_text(installation.sdists)):
-            self.console.warning(warning)
         self._done("env", ", ".join(path.name for path in paths))
         self._start("container", f"{container.program}; its output: {_shown(container.log)}")
         with self.console.task(f"make {container.path.name}"):
