@@ -70,7 +70,7 @@ from matrix.input.locking import (
     overlays_of,
     same_target,
 )
-from matrix.input.request import facts_files
+from matrix.input.request import facts_files, require_requirements
 from matrix.input.settings import overlays
 from matrix.judging.judge import judge_thing
 from matrix.show.check_text import show
@@ -165,6 +165,8 @@ def make(context: Context, maker: Maker) -> int:
             Slurm(Index(args.index), console), context.with_options(executor=_requested_executor(args))
         )
     container.check()
+    if not context.lock_path.exists():
+        require_requirements(context.settings)
     if args.dry_run:
         return _Work(context, container).plan_only()
     container.create_folder()
@@ -586,9 +588,10 @@ class _Work:
         on_top = Installation(self.lock).on_top
         if not on_top:
             return "nothing: the image has everything"
-        size = sum(pick.files[0].size for pick in on_top if pick.origin == "published" and pick.files)
+        sizes = [pick.files[0].size for pick in on_top if pick.origin == "published" and pick.files]
         listed = shortened([f"{pick.name} {pick.pinned}" for pick in on_top], most=8)
-        return f"{listed}; {format_size(size)} in wheels that need no build"
+        known = f"; {format_size(sum(sizes))} in wheels that need no build" if sizes and all(sizes) else ""
+        return f"{listed}{known}"
 
     def _describe_container(self) -> None:
         """Mark the steps that an earlier command has done with the same lock and wheels."""
