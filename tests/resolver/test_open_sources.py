@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
-from resolver.errors import UsageError
+from resolver.errors import CycleError, UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Backend, Recipe
 from resolver.indexes import Content, SourceClass
@@ -140,6 +140,16 @@ def test_drafted_build_comes_after_torch_and_what_its_script_imports(catalog: Ca
         ("torch", "build", ""),
         ("torch", "run", ""),
     }
+
+
+def test_cycle_of_builds_is_named(catalog: Catalog) -> None:
+    """The script of ext imports helper, whose wheel requires ext."""
+    projects: Projects = {
+        "ext": {"1.0": replace(STATIC, source=_draft("torch", "cpu"))},
+        "helper": {"1": ["ext"]},
+    }
+    with pytest.raises(CycleError, match=r"(ext|helper) -> (ext|helper) -> "):
+        _resolved(catalog, FakeIndexes(projects), "helper")
 
 
 def test_drafted_recipe_is_the_same_in_a_lock_that_was_read(catalog: Catalog, tmp_path: Path) -> None:
