@@ -139,13 +139,15 @@ def tests(session: nox.Session) -> None:
         session.run("python", "-m", "pytest", *session.posargs)
         return
     session.run("python", "-m", "pytest", "-n", "auto", "-m", "not integration and not long")
-    two_processes = ["-p", "tests.scheduling", "-n", "2", "--dist", "loadscope", "--no-loadscope-reorder"]
-    session.run("python", "-m", "pytest", *two_processes, "-m", "integration and not long")
+    # One more than cores, because many wait: for downloads, jobs, and programs that they stop.
+    processes = str((os.cpu_count() or 1) + 1)
+    scheduled = ["-p", "tests.scheduling", "-n", processes, "--dist", "loadscope", "--no-loadscope-reorder"]
+    session.run("python", "-m", "pytest", *scheduled, "-m", "integration and not long")
 
 
 @nox.session(default=False)
 def unit(session: nox.Session) -> None:
-    """Run the fast tests: at most two minutes on two cores. Arguments after -- go to pytest.
+    """Run the fast tests: seven minutes on two cores. Arguments after -- go to pytest.
 
     No network is needed unless something must be installed.
     """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
+from resolver.facts.schema import Recipe
 from resolver.texts import Digest, FileName, Name, Url, VersionText
 from resolver.versions import join_words, satisfies
 
@@ -199,6 +200,8 @@ class Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """What was not read either, but hardly decides: this is said, and no other release is preferred."""
     source: SourceClass | None = None
     """What kind of source it is; None if it is a wheel."""
+    recipes: tuple[Recipe, ...] = ()
+    """How to build it for each backend, as drafted from the source."""
 
 
 class Judgement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -9,12 +9,22 @@ from typing import TYPE_CHECKING, Literal, Self
 import msgspec
 
 from resolver.errors import UsageError, did_you_mean
-from resolver.facts.schema import NETWORK_PLUGIN, PLATFORM, Backend, EdgeKind, Git, Patch, Sdist, Status
+from resolver.facts.schema import (
+    NETWORK_PLUGIN,
+    PLATFORM,
+    Backend,
+    EdgeKind,
+    Git,
+    Patch,
+    Recipe,
+    Sdist,
+    Status,
+)
 from resolver.indexes import ExcludedFile, File, Judgement, SourceClass
 from resolver.texts import Digest, Gfx, Name, OpsText, SiteName, Url, VersionText
 
 if TYPE_CHECKING:
-    from resolver.facts.schema import Recipe, Release, Row
+    from resolver.facts.schema import Release, Row
     from resolver.versions import Specifier
 
 Kind = Literal["platform", "distribution"]
@@ -272,7 +282,9 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     content: Judgement | None = None
     """Whether its first file fits; None if nothing in it is compiled, or if facts of the catalog decide."""
     source: SourceClass | None = None
-    """What kind of source it is, if it has no wheel for the target and its source was read."""
+    """What kind of source it is, if it has no wheel for the target."""
+    recipe: Recipe | None = None
+    """How it is built, as drafted from its source, if the catalog has no recipe."""
 
     @property
     def key(self) -> str:
@@ -296,13 +308,29 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def is_sdist(self) -> bool:
-        """Whether pip must build it on the target, because it has no wheel there."""
+        """Whether it is an sdist that chooses its requirements where it is installed (``rocm``)."""
         return self.origin == "published" and bool(self.files) and not self.files[0].name.endswith(".whl")
+
+    @property
+    def is_pure_source(self) -> bool:
+        """Whether it is built from a source that compiles nothing."""
+        return self.source is not None and self.source.kind == "pure"
+
+    @property
+    def lacks_recipe(self) -> bool:
+        """Whether it is to be built, and neither the catalog nor its source says how."""
+        return self.origin == "build" and bool(self.files) and self.source is not None and self.recipe is None
+
+    @property
+    def is_untried(self) -> bool:
+        """Whether it is compiled with a recipe that nobody has tried."""
+        return self.recipe is not None and not self.is_pure_source
 
     @property
     def direct_url(self) -> str:
         """The URL of its file with its hash, if a direct reference (``NAME @ URL``) names it."""
-        return self.files[0].hashed_url if self.files and not self.files[0].index else ""
+        is_direct = self.origin != "build" and self.files and not self.files[0].index
+        return self.files[0].hashed_url if is_direct else ""
 
     def __str__(self) -> str:
         return f"{self.name} {self.key}"

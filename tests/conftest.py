@@ -25,7 +25,9 @@ from resolver.facts import catalog_files, schema
 from resolver.facts.catalog import Catalog, load
 from tests.rig.rig import Rig, the_rig
 
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any machine", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("fast", settings.get_profile("any machine"), max_examples=25)
 settings.load_profile("any machine")  # a busy machine must not fail tests
 

@@ -1,6 +1,6 @@
 """Distribute integration tests over processes, and order them.
 
-``pytest -p tests.scheduling -n 2 --dist loadscope --no-loadscope-reorder``
+``pytest -p tests.scheduling -n 3 --dist loadscope --no-loadscope-reorder``
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _scope(nodeid: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests: one process makes the rig's base image, the other runs tests that do not need it."""
+    """Order the tests: one process makes the rig's base image, the others run tests that do not need it."""
     items.sort(key=lambda item: (_scope(item.nodeid) != _FIRST, "rig" in getattr(item, "fixturenames", ())))
 
 

@@ -72,6 +72,8 @@ class Expected(msgspec.Struct, frozen=True):
     """The base image, and the conda environment if there is one, that it will run in."""
     python: str = ""
     """Prefix of the Python that built it; some put their library directory into every RPATH."""
+    cpu: str = ""
+    """The oldest CPU that it must run on, as ``-march`` names it."""
     no_others: bool = False
     """Whether code for other architectures is an error, as in our own builds."""
 

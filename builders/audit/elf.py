@@ -45,6 +45,10 @@ _SMALLEST_CODE = 1 << 12  # bytes
 _LONGEST_NAME = 64  # bytes of the name of a section
 _RELR = {"GLIBC_ABI_DT_RELR": "2.36"}
 """Versions that stand for a feature, and the glibc that introduced it."""
+_PRODUCER = re.compile(rb"GNU (?:C|C\+\+|Fortran)\d* [\d.]+ [^\0]{1,4096}")
+_CPU_OPTION = re.compile(rb"(?<= )-m(?:arch=\S+|avx512\w+)")
+_MOST_STRINGS = 1 << 26  # bytes of .debug_str that are searched
+_V4 = 8  # GNU_PROPERTY_X86_ISA_1_V4
 _LOADER_TABLES = {
     "DT_STRTAB": "table of names", "DT_SYMTAB": "table of symbols", "DT_VERNEED": "table of versions",
 }  # fmt: skip
@@ -104,6 +108,10 @@ class SharedObject(msgspec.Struct, frozen=True):
     """Position and size of the section with HIP code objects, in bytes."""
     code_in_archives: bool = False
     """Whether its HIP code is in ``.kpack`` archives, which its section ``.rocm_kpack_ref`` names."""
+    cpu_options: tuple[str, ...] = ()
+    """For which CPU its host code was compiled (``-march``, ``-mavx512*``), if GCC recorded it (``-g``)."""
+    needs_avx512: bool = False
+    """Whether its linker recorded that it needs x86-64-v4; the loader then refuses an older CPU."""
 
 
 def read_ends(
@@ -321,6 +329,25 @@ def _read(path: str, data: Content, stream: _CountedReader, budget: Budget) -> S
         has_cuda_code=".nv_fatbin" in sections,
         gpu_section=None if _ARCHIVE_SECTION in sections else sections.get(_GPU_SECTION),
         code_in_archives=_ARCHIVE_SECTION in sections,
+        cpu_options=_cpu_options(data, *sections.get(".debug_str", (0, 0)), budget),
+        needs_avx512=".note.gnu.property" in sections and _needs_v4(elf),
+    )
+
+
+def _cpu_options(data: Content, start: int, size: int, budget: Budget) -> tuple[str, ...]:
+    """Return the options for the CPU that GCC recorded; of ``-march=native`` it records what it chose."""
+    size = min(size, _MOST_STRINGS)
+    budget.spend(size)
+    producers = _PRODUCER.findall(data[start : start + size])
+    return tuple(sorted({option.decode() for text in producers for option in _CPU_OPTION.findall(text)}))
+
+
+def _needs_v4(elf: Any) -> bool:  # noqa: ANN401  pyelftools has no types
+    """Return whether the linker noted that x86-64-v4 is needed."""
+    notes = elf.get_section_by_name(".note.gnu.property").iter_notes()
+    properties = (entry for note in notes for entry in note["n_desc"])
+    return any(
+        entry["pr_type"] == "GNU_PROPERTY_X86_ISA_1_NEEDED" and entry["pr_data"] & _V4 for entry in properties
     )
 
 

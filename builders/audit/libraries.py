@@ -37,6 +37,12 @@ _CONDA_NAMES = {"libstdc++": "libstdcxx-ng", "libgcc": "libgcc-ng"}
 _ROCM_ROOTS = ("/opt/rocm/", "/opt/rocm-")
 _MOST_SYMBOLS = 5
 _LONGEST_SYMBOL = 500  # characters that are shown
+_WITH_AVX512 = {
+    "cannonlake", "cascadelake", "cooperlake", "diamondrapids", "emeraldrapids", "graniterapids",
+    "graniterapids-d", "icelake-client", "icelake-server", "knl", "knm", "rocketlake", "sapphirerapids",
+    "skylake-avx512", "tigerlake", "x86-64-v4", "znver4", "znver5",
+}  # fmt: skip
+"""CPUs with AVX-512. Source: https://gcc.gnu.org/onlinedocs/gcc/x86-Options.html (-march)."""
 _FOR_THIS_TORCH = "Build the wheel against the torch that it will run with."
 
 
@@ -61,6 +67,29 @@ def check_versions(contents: Contents, expected: Expected) -> Iterator[Finding]:
             if present and version_key(version) > version_key(present):
                 text = f"{path} needs {family}_{version}, but {provider.name} has at most {family}_{present}."
                 yield _too_new(family, text, evidence)
+
+
+def check_cpu(contents: Contents, expected: Expected) -> Iterator[Finding]:
+    """Compare what compilers and linkers recorded of AVX-512 with the CPU; most record nothing."""
+    if not expected.cpu or expected.cpu in _WITH_AVX512:
+        return
+    fix = f"Build it for this CPU: `matrix build-wheels --cpu {expected.cpu}`."
+    for item in contents.objects:
+        evidence = {"member": item.path}
+        options = [
+            option
+            for option in item.cpu_options
+            if option.startswith("-mavx512") or option.removeprefix("-march=") in _WITH_AVX512
+        ]
+        if item.needs_avx512:
+            text = f"{item.path} needs x86-64-v4 (AVX-512), and {expected.cpu} lacks it: it does not load."
+            yield Finding("cpu-too-old", "error", text, fix, evidence)
+        elif options:
+            text = (
+                f"Parts of {item.path} were compiled with {', '.join(options[:3])}, and {expected.cpu} lacks "
+                "AVX-512: they end with Illegal instruction unless the program chooses them by the CPU."
+            )
+            yield Finding("cpu-options", "warning", text, fix, evidence)
 
 
 def _compare_glibc_with_tag(

@@ -31,6 +31,7 @@ CHECKS: tuple[Callable[[Contents, Expected], Iterator[Finding]], ...] = (
     metadata.check_metadata,
     metadata.check_tags,
     libraries.check_versions,
+    libraries.check_cpu,
     libraries.check_libraries,
     libraries.check_symbols,
     libraries.check_bundled,

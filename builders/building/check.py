@@ -171,6 +171,7 @@ def _expected(task: Task, packages: Path) -> Expected:
         torch,
         () if provider is None else (provider,),
         str(task.build_host.python.prefix),
+        cpu=task.build_host.cpu,
         no_others=True,
     )
 

@@ -144,7 +144,9 @@ def find_build_host(
     if built and all(pick.alias_of for pick in built):
         return _writing_host()
     version, locked = lock.version_of("python"), lock.image
-    if lock.target.backend == "cpu" and kind in {None, "host"}:
+    is_pure = all(pick.alias_of or pick.is_pure_source for pick in built)
+    on_host = lock.target.backend == "cpu" or (is_pure and (kind == "host" or locked is None))
+    if on_host and kind in {None, "host"}:
         return local_build_host(version, given=python, cpu=cpu)
     if locked is None and lock.target.backend == "cpu":
         choose_runtime(kind, None)  # raises: a container requires an image
@@ -196,8 +198,11 @@ class Task(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def needs_torch(self) -> bool:
-        """Whether the wheel imports torch. Such a wheel is tested with torch, even if it is built without."""
-        return any(
+        """Whether the wheel imports torch. Such a wheel is tested with torch, even if it is built without.
+
+        One from a pure source is not: torch would cost more than everything else in its build.
+        """
+        return not self.pick.is_pure_source and any(
             (edge.subject, edge.object, edge.kind) == (self.pick.name, "torch", "run")
             for edge in self.resolution.edges
         )
@@ -356,6 +361,13 @@ def recipe_of(pick: Distribution, resolution: Resolution, catalog: Catalog) -> R
         )
     release = catalog.release.get((pick.name, pick.version, pick.variant))
     recipe = catalog.recipe_for(release, resolution.target.backend) if release else None
+    if recipe is None and pick.lacks_recipe:
+        why = f": {pick.source.evidence}" if pick.source else ""
+        msg = f"There is no recipe for {pick}: its source was not read{why}."
+        command = f"matrix recipe draft {pick.name}=={pick.version}"
+        raise LockError(
+            msg, hint=f"Write one with `{command}`, and resolve again with --catalog {pick.name}.toml."
+        )
     if recipe is None:
         msg = f"The lock builds {pick.name} {pick.version}, but the catalog has no recipe for it."
         raise LockError(msg, hint="If the lock was made with another --catalog, resolve again.")

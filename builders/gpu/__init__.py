@@ -13,7 +13,7 @@ from resolver.requirements import is_for_cuda, required_name
 if TYPE_CHECKING:
     from resolver.indexes import File, Metadata
 
-RULES = 10
+RULES = 11
 """Version of the rules and limits of `builders.gpu.content`: results of another version are not used."""
 SIGN = re.compile(
     r"cuda|cudnn|cublas|nvidia|nccl|gpu|rocm|amdhip|tensorrt|cutlass|torch|migraphx"

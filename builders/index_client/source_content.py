@@ -27,6 +27,7 @@ from builders.gpu.content import (
 from builders.index_client.metadata import downloaded, matching_files
 from builders.network.transport import SHORT_TAIL, RequestError, TooLargeReplyError, request_failed
 from builders.source_facts.reading import learn_source
+from builders.source_facts.recipe_draft import draft_recipes
 from builders.storage.lease import TemporaryDirectory
 from builders.wheels.wheel import DamagedError
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
@@ -113,6 +114,7 @@ def read_source(filename: str, content: BinaryIO) -> Content:
         except UsageError as error:
             reason = error.message.replace(f"{top}/", "its ").replace(f"{top}", "its source").rstrip(".")
             return Content("", f"there is no wheel, and {reason}", source=SourceClass("unread", reason))
+        recipes = draft_recipes(facts, filename)
         scripts = {name: _text(top / name) for name in sorted(_SCRIPTS) if (top / name).is_file()}
         code = (path for path in top.rglob("*.py") if path != top / "setup.py" and path.is_file())
         has_code = not is_small or any(has_statements(path.read_bytes()) for path in code)
@@ -122,8 +124,8 @@ def read_source(filename: str, content: BinaryIO) -> Content:
         return Content(broken, broken=broken, source=source)
     if not has_code and not compiled and not any(map(_REQUIRES.search, scripts.values())):
         text = "there is no wheel, and its source has no code: it may be a placeholder"
-        return Content("", text, source=source)
-    return replace(_judge(filename, compiled, scripts, facts), source=source)
+        return Content("", text, source=source, recipes=recipes)
+    return replace(_judge(filename, compiled, scripts, facts), source=source, recipes=recipes)
 
 
 def _unpack(filename: str, content: BinaryIO, top: Path) -> list[str]:

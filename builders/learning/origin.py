@@ -11,11 +11,11 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.learning import LearnedFacts
-from builders.learning.recipe_draft import components_of, draft_rows, gaps_of, version_of_ref
 from builders.network.download import download
 from builders.network.git import Repository, fetch_git, is_commit, split_reference
 from builders.source_facts.facts import SourceFacts
 from builders.source_facts.reading import learn_source
+from builders.source_facts.recipe_draft import components_of, draft_rows, gaps_of, version_of_ref
 from builders.sources import Downloads, fetch_sdist, pack_directory, unpack_sdist, without_password
 from builders.sources.source import sdist_path
 from builders.storage.files import sha256_of

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from builders.containers.squashfs import Squashfs
+from builders.containers.squashfs import Squashfs, is_squashfs
 from builders.machine.process import output_of, run
 from builders.network.urls import local_path, without_password
 from builders.storage.files import (
@@ -116,6 +116,9 @@ class Container:
             made, suffix, name = self.maker.makes, self.maker.suffixes[0], self.path.name
             msg = f"The first argument is the {made} to build, but {name!r} does not end in {suffix}."
             raise UsageError(msg, hint=f"Example: matrix build-{made} {example} apex deepspeed")
+        elif self.maker.makes == "layer" and self.path.exists() and not is_squashfs(self.path):
+            msg = f"{self.path} exists and is not a layer (a squashfs file). It would be replaced."
+            raise UsageError(msg, hint="Name another file.")
 
     @property
     def program(self) -> str:

@@ -70,12 +70,12 @@ from matrix.input.locking import (
     overlays_of,
     same_target,
 )
-from matrix.input.request import facts_files
+from matrix.input.request import facts_files, require_requirements
 from matrix.input.settings import overlays
 from matrix.judging.judge import judge_thing
 from matrix.show.check_text import show
 from matrix.show.json_document import JsonDocument
-from matrix.show.render import counted, format_size, sdists_text, shortened
+from matrix.show.render import counted, format_size, shortened
 from matrix.show.resolution_text import build_times, show_conflict
 from resolver.answers.resolve import resolve
 from resolver.errors import EnvironmentLacksError, LockError, MatrixError, UsageError
@@ -165,6 +165,8 @@ def make(context: Context, maker: Maker) -> int:
             Slurm(Index(args.index), console), context.with_options(executor=_requested_executor(args))
         )
     container.check()
+    if not context.lock_path.exists():
+        require_requirements(context.settings)
     if args.dry_run:
         return _Work(context, container).plan_only()
     container.create_folder()
@@ -485,8 +487,6 @@ class _Work:
         paths = write_files(files, container.folder, named=False)
         for finding in findings:
             self.console.warning(str(finding))
-        if wheelhouse and (warning := sdists_text(installation.sdists)):
-            self.console.warning(warning)
         self._done("env", ", ".join(path.name for path in paths))
         self._start("container", f"{container.program}; its output: {_shown(container.log)}")
         with self.console.task(f"make {container.path.name}"):
@@ -588,9 +588,10 @@ class _Work:
         on_top = Installation(self.lock).on_top
         if not on_top:
             return "nothing: the image has everything"
-        size = sum(pick.files[0].size for pick in on_top if pick.origin == "published" and pick.files)
+        sizes = [pick.files[0].size for pick in on_top if pick.origin == "published" and pick.files]
         listed = shortened([f"{pick.name} {pick.pinned}" for pick in on_top], most=8)
-        return f"{listed}; {format_size(size)} in wheels that need no build"
+        known = f"; {format_size(sum(sizes))} in wheels that need no build" if sizes and all(sizes) else ""
+        return f"{listed}{known}"
 
     def _describe_container(self) -> None:
         """Mark the steps that an earlier command has done with the same lock and wheels."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.containers.image import is_local
+from builders.containers.sbom import is_sbom
 from matrix.building import work
 from matrix.consumers.venv import LAYER
 from resolver.errors import EnvironmentLacksError, LockError
@@ -44,7 +45,11 @@ def _with_image(context: Context) -> Context:
     Everything in an image is known only if its file is read. So the image that the catalog's facts lead to is
     named, and the request is resolved again with its content.
     """
-    if context.settings.base_image or context.args.cancel:
+    given = context.settings.base_image
+    if given and is_sbom(Path(given)) and not context.args.dry_run:
+        msg = f"{given} is the list of an image's content, and a layer is installed in the image itself."
+        raise EnvironmentLacksError(msg, hint="Name the image with --base-image, or add --dry-run.")
+    if given or context.args.cancel:
         return context
     image = _image_of_lock(context)
     if image is None:

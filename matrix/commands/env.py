@@ -25,7 +25,7 @@ from matrix.consumers.shared.installation import (
     write_files,
 )
 from matrix.input.request import host_glibc
-from matrix.show.render import sdists_text, shortened
+from matrix.show.render import shortened
 from resolver.errors import MatrixError, UsageError
 from resolver.versions import join_words
 
@@ -111,9 +111,6 @@ def execute(context: Context) -> int:
         console.warning(str(finding))
     if warning := _confusable(installation, context):
         console.warning(warning)
-    sdists = sdists_text(installation.sdists) if args.wheelhouse else ""
-    if sdists and not installation.incomplete:
-        console.warning(sdists)
     return 0
 
 

@@ -27,7 +27,7 @@ from matrix.command_line.options import add_build_host_options, add_format, add_
 from matrix.input.locking import exclude_pick, same_image
 from matrix.input.request import check_names
 from matrix.show.json_document import JsonDocument
-from matrix.show.render import format_size, sdists_text, shortened
+from matrix.show.render import format_size, shortened
 from resolver.answers.resolve import resolve
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError, UsageError
 from resolver.model import Request, Resolution
@@ -161,8 +161,6 @@ def fetch_lock(context: Context, our_wheels: Mapping[str, Sequence[Path]] | None
             meant = our_wheels or wheels_of_lock(lock, catalog, index, console, args)
             ours = {pick.name: meant[pick.name] for pick in built}
             _fill_wheelhouse(args.wheelhouse, result, lock, ours, index)
-    if warning := sdists_text([pick for pick in locked if pick.is_sdist]):
-        result.warnings.append(warning)
     return result
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from builders.learning.origin import Origin, read_origin
-from builders.learning.recipe_draft import MARK, components_of, draft_text, gaps_of, unnamed_requirements
 from builders.source_facts.facts import SourceFacts
+from builders.source_facts.recipe_draft import MARK, components_of, draft_text, gaps_of, unnamed_requirements
 from builders.storage.files import write_atomic
 from matrix.api import package_indexes
 from matrix.command_line.options import (

@@ -22,7 +22,6 @@ from matrix.consumers import consumer_names
 from matrix.input.locking import EVERYTHING, changed_facts, changes, check_not_smaller, is_unchanged
 from matrix.input.settings import REQUEST_FILE, read_settings
 from matrix.show.json_document import resolution_document
-from matrix.show.render import sdists_text
 from matrix.show.resolution_text import (
     build_times,
     conflict_text,
@@ -189,11 +188,9 @@ def _print(answer: Resolution, context: Context) -> None:
 
 
 def _warn(answer: Resolution, console: Console) -> None:
-    sdists = sdists_text([pick for pick in answer.distributions if pick.is_sdist])
-    warnings = [*answer.warnings, *([sdists] if sdists else [])]
-    if warnings:
+    if answer.warnings:
         console.info("")
-    for warning in warnings:
+    for warning in answer.warnings:
         console.warning(warning)
 
 

@@ -38,10 +38,8 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
     """
     target = _target(settings, catalog, today, inputs)
     requirements = list(inputs.requirements)
-    if not requirements and not settings.has_requirements:
-        msg = f"No requirement is named, neither in the command nor in {REQUEST_FILE}."
-        hint = "Name what you want to import, such as: matrix resolve torch deepspeed --site lumi-g"
-        raise UsageError(msg, hint=hint)
+    if not requirements:
+        require_requirements(settings)
     for name in ("rocm", "python"):
         text = getattr(settings, name)
         if text:
@@ -70,6 +68,14 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         use_image=_use_image(settings, target),
         ops=request_ops(settings.ops),
     )
+
+
+def require_requirements(settings: Settings) -> None:
+    """Raise `UsageError` if settings name no requirement."""
+    if not settings.has_requirements:
+        msg = f"No requirement is named, neither in the command nor in {REQUEST_FILE}."
+        hint = "Name what you want to import, such as: matrix resolve torch deepspeed --site lumi-g"
+        raise UsageError(msg, hint=hint)
 
 
 def _use_image(settings: Settings, target: Target) -> ImageUse:

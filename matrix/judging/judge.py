@@ -343,7 +343,9 @@ def _judge_wheels(judged_: Judgement, path: Path, context: Context) -> None:
     providers = (image_provider({"glibc": image.glibc}),) if image and image.glibc else ()
     for wheel in sorted(path.glob("*.whl")) if path.is_dir() else [path]:
         with context.console.task(f"read {wheel.name}"):
-            expected = Expected(tuple(context.args.gfx or ()), _recipe(wheel, side.catalog), None, providers)
+            recipe = _recipe(wheel, side.catalog)
+            cpu = side.catalog.site[target.site].cpu
+            expected = Expected(tuple(context.args.gfx or ()), recipe, None, providers, cpu=cpu)
             report, findings = _audited(wheel, side, expected)
         judged_.wheels.append(report)
         judged_.findings += findings

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from builders.findings import Finding
-    from resolver.model import Distribution
 
 
 Color = Literal["auto", "always", "never"]
@@ -388,23 +387,6 @@ SOURCE_KINDS = {
     "unread": "its source was not read",
 }
 """The kinds of sources as text."""
-
-
-def sdists_text(sdists: Sequence[Distribution]) -> str:
-    """Return a warning about distributions that have no wheel for the target; empty if there are none."""
-    if not sdists:
-        return ""
-    names = shortened(
-        f"{pick}{f' ({SOURCE_KINDS[pick.source.kind]})' if pick.source else ''}" for pick in sdists
-    )
-    text = f"No wheel for the target: {names}. pip will build from source."
-    untried = [pick.name for pick in sdists if pick.source and pick.source.kind == "torch"]
-    if untried:
-        text += (
-            f" It may build {shortened(untried)} without the torch of the lock, and without GPU code. To "
-            f"build here, run `matrix recipe draft {untried[0]}` and add `--catalog {untried[0]}.toml`."
-        )
-    return text
 
 
 def duration(seconds: float) -> str:

@@ -17,7 +17,7 @@ import msgspec
 from builders.building.expected_time import Resources, expected_time
 from builders.storage.files import cache_root, write_atomic
 from matrix.show.json_document import ConflictDocument, conflict_document
-from matrix.show.render import PLAIN, SOURCE_KINDS, Cell, Screen, counted, duration
+from matrix.show.render import PLAIN, SOURCE_KINDS, Cell, Screen, counted, duration, shortened
 from resolver.facts.schema import PLATFORM
 from resolver.lock import decode, encode
 from resolver.model import STATUS_RANK
@@ -140,6 +140,10 @@ def answer_of(resolution: Resolution, times: Mapping[str, Resources], present: C
     if number := kinds.count("build"):
         expected = [time for name, time in times.items() if name not in present]
         parts.append(f"{number} to build, {time_text(expected, cores=True)}")
+        if untried := [pick.name for pick in picks if pick.is_untried and pick.name not in present]:
+            parts[-1] += f", untried: {shortened(untried)}"
+        if unread := [pick.name for pick in picks if pick.lacks_recipe]:
+            parts[-1] += f", without a recipe: {shortened(unread)}"
     others = ("in the index", "to download", "preinstalled")
     parts += [f"{number} {what}" for what in others if (number := kinds.count(what))]
     incomplete = " (incomplete: not everything is locked)" if resolution.left_open else ""

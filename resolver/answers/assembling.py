@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import astuple, replace
 
-from resolver.answers.resolution import generations, with_labels, without_cycles
+from resolver.answers.resolution import generations, recipe_edges, with_labels, without_cycles
 from resolver.compiling.clauses import REQUEST
 from resolver.compiling.names import near_names
+from resolver.errors import EnvironmentLacksError, SourceError
+from resolver.facts.schema import Sdist
+from resolver.indexes import Content, SourceClass
 from resolver.model import STATUS_RANK, Distribution, Edge, Fact, Notice
 from resolver.requirements import TRITON_NAMES
 from resolver.versions import join_words
@@ -33,6 +36,7 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
         for pick in resolution.picks
     ]
     required_by = _required_by(known, answer)
+    known = [_built(pick, answer) for pick in known]
     added = [
         Distribution(
             name=pick.name,
@@ -49,27 +53,28 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
                 *(fact for _, fact in answer.rules.get(pick.name, ())),
             ),
             content=answer.contents.judgement_of(pick.files[0]) if pick.files else None,
-            source=content.source
-            if pick.files and (content := answer.contents.content_of(pick.files[0]))
-            else None,
         )
         for pick in sorted(answer.picks)
     ]
+    added = [_built(pick, answer) for pick in added]
     aliases = list(_aliases(resolution, (*known, *added), answer, required_by))
-    known = [*with_labels(resolution.request.target, [*known, *aliases])]
+    picks = with_labels(resolution.request.target, [*known, *aliases, *added])
     edges = dict.fromkeys(resolution.edges)
     edges |= dict.fromkeys(Edge(alias.name, alias.alias_of, "run", declared=True) for alias in aliases)
-    names = {pick.name for pick in known} | {pick.name for pick in added}
-    for pick in (*known, *added):
-        if pick.kind == "distribution":
-            for required, _ in answer.requirements_of(pick.name):
-                if required in names and required != pick.name:
-                    edges.setdefault(Edge(pick.name, required, "run", declared=True))
-    ordered = without_cycles(tuple(sorted(edges, key=astuple)))
-    platform = [pick for pick in known if pick.kind == "platform"]
+    platform = [pick for pick in picks if pick.kind == "platform"]
     distributions = sorted(
-        (pick for pick in (*known, *added) if pick.kind == "distribution"), key=lambda pick: pick.name
+        (pick for pick in picks if pick.kind == "distribution"), key=lambda pick: pick.name
     )
+    names = {pick.name for pick in picks}
+    for pick in distributions:
+        for required, _ in answer.requirements_of(pick.name):
+            if required in names and required != pick.name:
+                edges.setdefault(Edge(pick.name, required, "run", declared=True))
+        if pick.recipe:
+            edges |= dict.fromkeys(recipe_edges(pick.name, pick.recipe, names))
+            if "torch" in names & {*pick.recipe.match_runtime}:
+                edges.setdefault(Edge(pick.name, "torch", "run", declared=True))
+    ordered = without_cycles(tuple(sorted(edges, key=astuple)))
     left = tuple(f"the requirements of {name}: {reason}" for name, reason in sorted(answer.unread().items()))
     left += tuple(str(notice) for notice in answer.lacking() if notice.id == "url-not-locked")
     without_metadata = [pick for pick in distributions if pick.git and not pick.files]
@@ -93,10 +98,61 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
             *ignored,
             *_warnings(answer),
             *_contents(added),
+            *_untried(distributions),
             *_confusions(distributions, answer),
             *near_names(answer.catalog, _only_requested(answer, required_by), answer.world.asked.keys()),
         ),
     )
+
+
+def _built(pick: Distribution, answer: Answer) -> Distribution:
+    """Return a distribution that has only an sdist as one that is built, with the recipe drafted from it.
+
+    ``rocm`` chooses its requirements where it is installed; a commit or directory is left as it is.
+    """
+    is_archive = pick.is_sdist and (pick.files[0].index or pick.files[0].sha256)
+    if pick.kind != "distribution" or pick.name == "rocm" or not is_archive:
+        return pick
+    file, backend = pick.files[0], answer.request.target.backend
+    try:
+        content = answer.contents.content_of(file) or answer.index.indexes.content(file, None)
+    except (EnvironmentLacksError, SourceError) as error:  # the catalog has its requirements
+        content = _unread(error.message.rstrip("."))
+    if not file.sha256 or "#subdirectory=" in file.url:
+        content = _unread("its index states no SHA-256" if file.index else "it is part of an archive")
+    content = content or _unread("nothing in it was read")
+    recipe = next((row for row in content.recipes if row.backend == backend), None)
+    return replace(
+        pick,
+        origin="build",
+        sdist=Sdist(file.name, file.sha256) if file.sha256 else None,
+        source=content.source,
+        recipe=recipe and replace(recipe, package=pick.name, releases=f"=={pick.version}"),
+    )
+
+
+def _unread(reason: str) -> Content:
+    return Content("", source=SourceClass("unread", reason))
+
+
+def _untried(picks: Sequence[Distribution]) -> Iterator[Notice]:
+    """Warn about builds whose recipe nobody has tried, and about those that have none."""
+    has_torch = any(pick.name == "torch" for pick in picks)
+    for pick in picks:
+        evidence = pick.source.evidence if pick.source else ""
+        write = f"`matrix recipe draft {pick.name}=={pick.version}`, and add `--catalog {pick.name}.toml`."
+        if pick.is_untried:
+            text = f"{pick} is built with a recipe drafted from its source, which is untried: {evidence}."
+            yield Notice("untried", pick.name, f"{text} To edit it, run {write}")
+        if pick.recipe and "torch" in pick.recipe.match_runtime and not has_torch:
+            text = f"{pick} is compiled against torch, and the request lacks it: `matrix add torch`."
+            yield Notice("torch-missing", pick.name, text)
+        if pick.is_sdist and pick.name != "rocm":
+            text = f"{pick} is a commit or directory, which pip builds where it is installed, without torch."
+            yield Notice("left-to-pip", pick.name, f"{text} To build it here, run `matrix recipe draft`.")
+        if pick.lacks_recipe:
+            text = f"{pick} has no wheel for the target, and its source was not read: {evidence}."
+            yield Notice("source-unread", pick.name, f"{text} To build it, run {write}")
 
 
 def _python_with_wheels(pick: Distribution, answer: Answer) -> Distribution:

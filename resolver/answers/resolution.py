@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import graphlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from datetime import timedelta
 from graphlib import TopologicalSorter
 from itertools import pairwise
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from resolver.compiling.problem import Problem, Relation, RelationRow
     from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import Image, Release, Rocm, SiteAdvice, Torch
+    from resolver.facts.schema import Image, Recipe, Release, Rocm, SiteAdvice, Torch
     from resolver.indexes import File
     from resolver.model import Candidate, Request, Target
     from resolver.solving.search import Assumption
@@ -437,14 +437,19 @@ def edges_of(candidates: Sequence[Candidate], relations: Iterable[Relation]) -> 
         recipe = candidate.recipe if candidate.origin == "build" else None
         if recipe is None:
             continue
-        for declared, requirements in ((True, recipe.declared), (False, recipe.undeclared)):
-            for requirement in requirements:
-                required = required_name(requirement)
-                left_to_pip = "" if required in chosen else requirement
-                edges.add(Edge(name, required, "build", declared, left_to_pip))
-                for_builds.discard((name, required))
+        for edge in recipe_edges(name, recipe, chosen):
+            edges.add(edge)
+            for_builds.discard((name, edge.object))
     edges |= {Edge(*pair, "build", declared=True) for pair in for_builds}
     return tuple(sorted(edges, key=astuple))
+
+
+def recipe_edges(name: str, recipe: Recipe, chosen: Container[str]) -> Iterator[Edge]:
+    """Yield the build edges of a distribution from its recipe."""
+    for declared, requirements in ((True, recipe.declared), (False, recipe.undeclared)):
+        for requirement in requirements:
+            required = required_name(requirement)
+            yield Edge(name, required, "build", declared, "" if required in chosen else requirement)
 
 
 def _needs(relation: Relation, subject: Candidate) -> bool:

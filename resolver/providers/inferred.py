@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from resolver.errors import NoVersionError
 from resolver.facts.catalog import closed_names, is_elsewhere
-from resolver.facts.schema import Sdist
+from resolver.facts.schema import Release, Sdist
 from resolver.indexes import uploaded_by
 from resolver.providers.catalog import candidate_of
 from resolver.providers.installed import installed_names
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import Backend, Recipe, Release, Requires
+    from resolver.facts.schema import Backend, Recipe, Requires
     from resolver.indexes import File, PackageIndexes, Project, ProjectRelease
     from resolver.model import Candidate, Distribution, Request, Requirement, Resolution
     from resolver.versions import Specifier
@@ -149,9 +149,11 @@ def infer_releases(
 
 
 def with_releases_of(catalog: Catalog, lock: Resolution) -> Catalog:
-    """Return a catalog with the inferred releases of a lock, which an index had when it was resolved."""
+    """Return a catalog with the releases of a lock that are inferred, or have a drafted recipe."""
     backend = lock.target.backend
     for pick in lock.distributions:
+        if pick.recipe is not None:
+            catalog = _with_recipe(catalog, pick, pick.recipe)
         if not _is_inferred(catalog, pick):
             continue
         neighbour = _ReleasesBelow(catalog, pick.name, backend).nearest(pick.version, or_oldest=True)
@@ -159,6 +161,21 @@ def with_releases_of(catalog: Catalog, lock: Resolution) -> Catalog:
             row = _like(neighbour, pick.version, backend, pick.sdist, pick.facts[0].source)
             catalog = _with_facts(catalog, pick.name, [(row, neighbour)], backend)
     return catalog
+
+
+def _with_recipe(catalog: Catalog, pick: Distribution, recipe: Recipe) -> Catalog:
+    row = Release(
+        package=pick.name,
+        version=pick.version,
+        variant=pick.variant,
+        backend=(recipe.backend,),
+        sdist=pick.sdist,
+        git=pick.git,
+        status="inferred",
+        source=recipe.source,
+    )
+    release = {row.key(): row} | catalog.release
+    return replace(catalog, release=release, recipe=[*catalog.recipe, recipe])
 
 
 def _is_inferred(catalog: Catalog, pick: Distribution) -> bool:

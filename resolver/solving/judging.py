@@ -158,13 +158,15 @@ class ContentJudge:
     def _judgement(self, one: Examined) -> Judgement | None:
         known = self._known(one) if self._for_gpu else ""
         if known:
+            content = None if one.is_wheel else self._reading(one)()
+            one.content = _only_source(content) if content else None
             return Judgement("fits", f"the catalog has its facts: {known}")
         evidence = self._evidence_against_source(one) if self._for_gpu else ""
         if evidence:
             return Judgement("does-not-fit", evidence)
         content = self._reading(one)()
         if content and not self._for_gpu:  # what it has for GPUs does not matter
-            content = Content(content.broken, broken=content.broken, source=content.source)
+            content = _only_source(content)
         one.content = content
         if content is None or not (content.evidence or content.unread):
             return None  # nothing in it is compiled
@@ -319,6 +321,12 @@ class ContentJudge:
         if state.unknown.bit_count() == _MOST_UNKNOWN:
             terms = {state.judged_only: STRICT, choices.number: self._unread(choices)}
             self._search.add(terms, replace(_link(one, "was not read"), version=""))
+
+
+def _only_source(content: Content) -> Content:
+    """Return what a source is and how it is built, without what it has for GPUs."""
+    broken = content.broken
+    return Content(broken, broken=broken, source=content.source, recipes=content.recipes)
 
 
 def _link(one: Examined, predicate: str) -> Link:

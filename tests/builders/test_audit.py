@@ -67,6 +67,26 @@ def test_promised_object_is_missing(make_wheel: MakeWheel, binary: bytes) -> Non
     assert error.fix
 
 
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        (["-g", "-march=skylake-avx512"], [("cpu-options", "warning")]),
+        (["-g", "-march=znver3", "-mavx512f"], [("cpu-options", "warning")]),
+        (["-Wl,-z,x86-64-v4"], [("cpu-too-old", "error")]),
+        (["-g", "-march=znver3"], []),
+        (["-g", "-march=skylake-avx512", "-mno-avx512f", "-march=znver2"], []),
+        (["-march=skylake-avx512"], []),  # nothing records it
+    ],
+)
+def test_recorded_cpu_is_compared(
+    make_wheel: MakeWheel, compile_object: Compile, flags: list[str], found: list[tuple[str, str]]
+) -> None:
+    wheel = make_wheel(files={OP: compile_object("cpu.so", SOURCE, *flags).read_bytes()}, tags=TAGS)
+    assert ids_of(audit_wheel(wheel, Expected(cpu="znver3"))) == found
+    for cpu in ("", "znver4"):
+        assert ids_of(audit_wheel(wheel, Expected(cpu=cpu))) == []
+
+
 def test_pure_wheel_has_platform_any(make_wheel: MakeWheel) -> None:
     report = audit(make_wheel(), recipe())
     assert report.findings == ()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,19 +17,28 @@ from tests.support.site import Site
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
 
-def test_draft_of_a_project_is_built_for_the_cpu(tmp_path: Path) -> None:
-    done = matrix(tmp_path, "recipe", "draft", "torchlpc==0.7.2", "--format", "json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["facts"]["extensions"][0]["kind"] == "CUDAExtension or CppExtension"
-    assert any("torch.cuda.is_available()" in gap for gap in document["gaps"])
-    assert matrix(tmp_path, "catalog", "check", "torchlpc.toml").returncode == 0
-    catalog = ("--catalog", "torchlpc.toml", "--backend", "cpu")
-    resolved = matrix(tmp_path, "resolve", "torchlpc==0.7.2", "torch==2.13.0", *catalog)
+def test_distributions_without_wheels_are_built_and_installed(tmp_path: Path) -> None:
+    """Pure, compiled, and compiled against a torch that the source does not declare: all become wheels."""
+    names = ("docopt==0.6.2", "antlr4-python3-runtime==4.9.3", "ihm==2.12", "torchlpc==0.7.2")
+    resolved = matrix(tmp_path, "resolve", *names, "torch==2.13.0", "--backend", "cpu")
     assert resolved.returncode == 0, resolved.stderr
-    built = matrix(tmp_path, "build-wheels", *catalog)
-    assert built.returncode == 0, built.stderr
-    assert "torchlpc 0.7.2+cpu.torch2.13.0  built" in built.stdout
+    assert "4 to build, time unknown, untried: ihm, torchlpc" in resolved.stdout
+    built = matrix(tmp_path, "build-wheels")
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert matrix(tmp_path, "env", "--for", "pip", "-o", "requirements.txt").returncode == 0
+    requirements = (tmp_path / "requirements.txt").read_text().splitlines()
+    assert "--only-binary :all:" in requirements
+    built_names = {name.partition("==")[0] for name in names}
+    ours = [line for line in requirements if re.split("[ =]", line)[0] in built_names]
+    assert len(ours) == len(names)
+    options = [line for line in requirements if line.startswith("--extra-index-url")]
+    (tmp_path / "ours.txt").write_text("\n".join([*options, "--only-binary :all:", *ours]))
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    python, file = str(environment / "bin" / "python"), str(tmp_path / "ours.txt")
+    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", "-r", file], check=True)
+    subprocess.run([python, "-c", "import docopt, antlr4, ihm._format"], check=True)
+    assert len(list(environment.glob("lib/*/site-packages/torchlpc/_C*.so"))) == 1
 
 
 def test_draft_from_git_is_built_for_a_gpu(rig: Rig, repository: Repository) -> None:

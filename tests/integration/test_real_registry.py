@@ -85,7 +85,7 @@ def test_same_versions_as_uv_where_sdists_are_not_static(
     ).stdout
     assert sorted(f"{pick.name}=={pick.version}" for pick in lock.distributions) == sorted(listing.split())
     inferred = [pick for pick in lock.distributions if pick.support == "inferred"]
-    assert all(pick.is_sdist for pick in inferred)
+    assert all(pick.origin == "build" for pick in inferred)
 
 
 def test_url_of_a_real_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,3 +58,22 @@ def test_job_script_has_directives_variables_and_launches() -> None:
     assert reading.variables == {"NCCL_NET_GDR_LEVEL": "PHB"}
     ((line, words),) = reading.job.launches
     assert (line, words[:3]) == (11, ["srun", "singularity", "exec"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        # The form of Apptainer's documentation, and without a target: then the path stays.
+        ("a.def", "%files\n    req.txt /opt/req.txt\n%post\n    pip install -r /opt/req.txt\n"),
+        ("b.def", "%files\n    req.txt\n%post\n    cd / && pip install -r req.txt\n"),
+        ("c.def", "%files\n    . /opt\n%post\n    cd /opt\n    python3 -m pip install -r req.txt\n"),
+        ("Dockerfile", "FROM a:1\nWORKDIR /app\nCOPY req.txt ./\nRUN pip install -r req.txt\n"),
+    ],
+)
+def test_requirements_that_are_copied_into_an_image_are_read(name: str, text: str) -> None:
+    Path("req.txt").write_text("torch==2.7.1+rocm6.3\nnumpy<2\n")
+    header = "Bootstrap: docker\nFrom: a:1\n" if name.endswith(".def") else ""
+    Path(name).write_text(header + text)
+    reading = read(Path(name))
+    assert [str(item) for item in reading.items] == ["a:1", "torch 2.7.1+rocm6.3", "numpy <2"]
+    assert not [each.text for each in reading.unread if each.matters]

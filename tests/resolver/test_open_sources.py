@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, get_args
 
 import pytest
 from msgspec.structs import replace
@@ -10,11 +12,18 @@ from msgspec.structs import replace
 from resolver.answers.resolve import resolve
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
+from resolver.facts.schema import Backend, Recipe
+from resolver.indexes import Content, SourceClass
+from resolver.lock import dumps, read_lock
 from resolver.model import Conflict, Preinstalled, Request, Resolution
+from resolver.providers.inferred import with_releases_of
 from resolver.requirements import parse_requirement
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease
 
+Projects = dict[str, Mapping[str, FakeRelease | Sequence[str]]]
+Kind = Literal["pure", "compiled", "torch", "downloads", "unread"]
+"""The kinds of sources that are not refused."""
 STATIC = FakeRelease(wheels=(), sdist=True)
 LEGACY = FakeRelease(wheels=(), sdist=True, static=False, requires=["six>=1"])
 
@@ -34,7 +43,7 @@ def test_sdist_with_dynamic_metadata_is_inferred(catalog: Catalog) -> None:
     lock = _resolved(catalog, indexes, "old")
     pick = lock.pick("old")
     assert pick is not None
-    assert (pick.version, pick.support, pick.is_sdist) == ("2.0", "inferred", True)
+    assert (pick.version, pick.support, pick.origin) == ("2.0", "inferred", "build")
     assert [fact.status for fact in pick.facts] == ["documented", "inferred"]
     assert lock.version_of("six") == "1.17"
     assert (
@@ -71,14 +80,82 @@ def test_wheel_is_preferred_to_sdist(catalog: Catalog) -> None:
     release = FakeRelease(sdist=True, static=False)
     pick = _resolved(catalog, FakeIndexes({"mixed": {"1.0": release}}), "mixed").pick("mixed")
     assert pick is not None
-    assert (pick.support, pick.is_sdist) == ("documented", False)
+    assert (pick.support, pick.origin) == ("documented", "published")
 
 
 def test_sdist_is_used_if_no_wheel_fits(catalog: Catalog) -> None:
     release = FakeRelease(wheels=["cp311-cp311-manylinux_2_17_x86_64"], sdist=True, static=False)
     pick = _resolved(catalog, FakeIndexes({"mixed": {"1.0": release}}), "mixed").pick("mixed")
     assert pick is not None
-    assert (pick.support, pick.is_sdist) == ("inferred", True)
+    assert (pick.support, pick.origin) == ("inferred", "build")
+
+
+# Sources are builds.
+
+
+def _draft(kind: Kind, backend: Backend) -> Content:
+    recipe = Recipe(
+        package="ext",
+        backend=backend,
+        undeclared=("setuptools<82", "torch", "helper") if kind == "torch" else ("setuptools",),
+        match_runtime=("torch",) if kind == "torch" else (),
+        status="inferred",
+        source="ext-1.0.tar.gz",
+    )
+    source = SourceClass(kind, "setup.py:3 shows it")
+    return Content("", source=source, recipes=(recipe,) if kind != "unread" else ())
+
+
+@pytest.mark.parametrize("backend", get_args(Backend))
+@pytest.mark.parametrize("hashed", [True, False])
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_every_distribution_is_a_wheel_or_a_build(
+    catalog: Catalog, kind: Kind, hashed: bool, backend: Backend
+) -> None:
+    source = replace(STATIC, source=_draft(kind, backend), hashed=hashed)
+    projects: Projects = {"ext": {"1.0": source}, "user": {"1": ["ext"]}}
+    request = ask(
+        catalog, "user", site="lumi-g" if backend == "rocm" else "local", backend=backend, python="3.12"
+    )
+    lock = resolve(catalog, request, FakeIndexes(projects))
+    assert isinstance(lock, Resolution), lock
+    assert all(pick.files[0].name.endswith(".whl") for pick in lock.distributions if pick.origin != "build")
+    (pick,) = lock.built()
+    assert pick.lacks_recipe == (kind == "unread" or not hashed)
+    assert pick.lacks_recipe != (with_releases_of(catalog, lock).recipes_of("ext") == [pick.recipe])
+    assert any(pick.name in warning for warning in lock.warnings) == (pick.lacks_recipe or kind != "pure")
+
+
+def test_drafted_build_comes_after_torch_and_what_its_script_imports(catalog: Catalog) -> None:
+    projects = {"ext": {"1.0": replace(STATIC, source=_draft("torch", "cpu"))}, "helper": {"1": STATIC}}
+    request = ask(catalog, "ext helper torch", site="local", backend="cpu", python="3.12")
+    lock = resolve(catalog, request, FakeIndexes(projects))
+    assert isinstance(lock, Resolution), lock
+    rank = {name: number for number, group in enumerate(lock.order) for name in group}
+    assert rank["ext"] > max(rank["torch"], rank["helper"])
+    edges = {(edge.object, edge.kind, edge.requirement) for edge in lock.edges if edge.subject == "ext"}
+    assert edges == {
+        ("helper", "build", ""),
+        ("setuptools", "build", "setuptools<82"),
+        ("torch", "build", ""),
+        ("torch", "run", ""),
+    }
+
+
+def test_drafted_recipe_is_the_same_in_a_lock_that_was_read(catalog: Catalog, tmp_path: Path) -> None:
+    """An empty list is not the default of ``match-runtime``, so it must not be left out."""
+    indexes = FakeIndexes({"ext": {"1.0": replace(STATIC, source=_draft("pure", "cpu"))}})
+    lock = _resolved(catalog, indexes, "ext")
+    (tmp_path / "matrix.lock").write_text(dumps(lock))
+    assert read_lock(tmp_path / "matrix.lock").picks == lock.picks
+
+
+def test_torch_that_a_source_needs_and_the_request_lacks_is_named(catalog: Catalog) -> None:
+    indexes = FakeIndexes({"ext": {"1.0": replace(STATIC, source=_draft("torch", "cpu"))}})
+    warnings = _resolved(catalog, indexes, "ext").warnings
+    assert any(
+        "compiled against torch, and the request lacks it: `matrix add torch`" in text for text in warnings
+    )
 
 
 # Direct references.
@@ -86,7 +163,6 @@ def test_sdist_is_used_if_no_wheel_fits(catalog: Catalog) -> None:
 
 URL = "https://host.example/lib-2.0-py3-none-any.whl"
 OTHER = "https://host.example/lib-3.0-py3-none-any.whl"
-Projects = dict[str, Mapping[str, FakeRelease | Sequence[str]]]
 INDEX: Projects = {"lib": {"1.0": [], "4.0": []}, "six": {"1.17": []}, "user": {"1.0": ["lib>=2"], "0.9": []}}
 
 

@@ -394,7 +394,7 @@ def test_sdist_with_static_metadata_can_be_chosen() -> None:
     resolution = answer({"a": {"1": sdist}, "b": PAIR}, "a")
     assert isinstance(resolution, Resolution)
     assert versions_of(resolution) == {"a": "1", "b": "1"}
-    assert resolution.distributions[1].is_sdist
+    assert resolution.distributions[1].origin == "build"
 
 
 def test_sdist_without_static_metadata_is_skipped_and_reported() -> None:

@@ -221,6 +221,14 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         """The torch of the base image, if the lock keeps it."""
         return next((pick for pick in self.preinstalled if pick.name == "torch"), None)
 
+    @property
+    def keeps_image(self) -> bool:
+        """Whether the Python of the base image is extended, and its packages stay."""
+        if self.preinstalled_torch is not None:
+            return True
+        kept, has_image = self.lock.request.preinstalled, self.lock.image is not None
+        return has_image and kept is not None and not any(pick.name == "torch" for pick in self.installed)
+
     @cached_property
     def on_top(self) -> list[Distribution]:
         """Distributions to install on top of the base image, except those that only its packages need."""

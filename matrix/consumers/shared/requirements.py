@@ -77,22 +77,14 @@ def requirement_lines(
             f"--{'find-links' if is_flat_listing(url) else 'extra-index-url'} {url}"
             for url in dict.fromkeys(urls)
         ]
-    urls_of = {pick.name: layout.url_of(pick, installation.named, wheels) for pick in chosen}
     hashes = _hashes(installation, layout, chosen)
-    if len(hashes) < len(chosen):  # so pip's rule allows none in options
-        urls_of |= {
-            name: _with_hash(pick, installation, wheels) for pick in chosen if (name := pick.name) in hashes
-        }
-        hashes = {}
-    lines = [
-        " ".join(
-            [
-                installation.requirement(pick, urls_of[pick.name]),
-                *(f"--hash=sha256:{digest}" for digest in hashes.get(pick.name, ())),
-            ]
-        )
-        for pick in chosen
-    ]
+    lines = []
+    for pick in chosen:
+        url, digests = layout.url_of(pick, installation.named, wheels), hashes.get(pick.name, ())
+        if digests and len(hashes) < len(chosen):
+            url, digests = _with_hash(pick, installation, wheels), ()
+        options_of_line = [f"--hash=sha256:{digest}" for digest in digests]
+        lines.append(" ".join([installation.requirement(pick, url), *options_of_line]))
     return [*options, *(f"--only-binary {name}" for name in binary), *lines, *installation.unpinned]
 
 
@@ -103,7 +95,7 @@ def _hashes(
     hashes = {
         pick.name: installation.hashes[pick.name] for pick in chosen if pick.name in installation.hashes
     }
-    if layout.wheelhouse is not None and installation.hashes:
+    if layout.wheelhouse is not None and installation.is_complete:
         others = [pick for pick in chosen if pick.name not in hashes]
         for name, file in files_in_wheelhouse(layout.wheelhouse, others).items():
             hashes[name] = (sha256_of(layout.wheelhouse / file),)
@@ -197,8 +189,8 @@ def reject_preinstalled(installation: Installation, environments: str) -> None:
 
 
 def require_torch_of_image(installation: Installation, consumer: str) -> None:
-    """Check that a lock keeps the torch of a base image."""
-    if installation.preinstalled_torch is not None:
+    """Check that a lock keeps the torch of a base image, or needs none and keeps what the image has."""
+    if installation.keeps_image:
         return
     if installation.lock.image is None:
         msg = f"The lock has no base image, but --for {consumer} requires an image with torch."

@@ -6,7 +6,7 @@ Facts from the source are `observed`. The recipe is `inferred`: a draft for the 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from packaging.requirements import InvalidRequirement, Requirement
 
@@ -42,6 +42,11 @@ def backends_of(facts: SourceFacts) -> tuple[Backend, ...]:
 def components_of(catalog: Catalog) -> set[str]:
     """Return the names that a requirement of the catalog may have as its object."""
     return {*PLATFORM, *catalog.package, "torch", "torchvision", "torchaudio"}
+
+
+def draft_recipes(facts: SourceFacts, source: str) -> tuple[Recipe, ...]:
+    """Return a recipe for each backend; `source` is where the facts were read."""
+    return tuple(_recipe(facts, backend, source) for backend in get_args(Backend))
 
 
 def draft_rows(
