@@ -158,8 +158,8 @@ def _converted(data: dict[str, Any], problem: str, *, hint: str) -> Resolution:
                 f"{problem}: picks[{number}].version is {printable(pick.version)!r}, which is not a version."
             )
             raise LockError(msg, hint=hint)
-        if pick.recipe is not None and (error := next(_errors_of_recipe(pick, pick.recipe), "")):
-            raise LockError(f"{problem}: the recipe of {pick.name}: {error}.", hint=hint)
+        if pick.recipe is not None and (wrong := next(_errors_of_recipe(pick, pick.recipe), "")):
+            raise LockError(f"{problem}: the recipe of {pick.name}: {wrong}.", hint=hint)
         for file in pick.files:
             if not is_version(version_in(file.name, pick.name) or ""):
                 why = f"is not the name of a wheel or an sdist of {pick.name}"
