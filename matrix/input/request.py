@@ -117,6 +117,8 @@ def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Pr
     versions = _versions(reading, known)
     if reading.kind == pip_output.SBOM and image is not None and not of_list:
         _check_list(file, versions, reading.sha256, image)
+    stated = {"python": reading.python, "rocm": reading.platform.get("rocm", "")} if source != IMAGE else {}
+    versions = {**{name: version for name, version in stated.items() if version}, **versions}
     return Preinstalled(source, dict(sorted(versions.items())))
 
 
