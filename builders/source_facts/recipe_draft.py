@@ -29,6 +29,7 @@ _SEPARATORS = {"HCC_AMDGPU_TARGET": "{gfx:,}"}
 _GPU_SWITCH = re.compile(
     r"(\w+_)?(FORCE|BUILD|WITH|USE|ENABLE)_(CUDA|HIP|ROCM|GPU)(_EXT|_EXTENSIONS?|_OPS|_KERNELS)?"
 )
+_SWITCH = re.compile(r"(?:^|_)(?:FORCE|BUILD|WITH|USE|ENABLE)_|_EXT(?:ENSION)?S?$")
 _CPU_SWITCH = re.compile(r"FORCE_(ONLY_)?CPU")
 _ON = {"1", "on", "true", "yes"}
 _SPECIFIER = re.compile(r"\s*(?:\[[^\]]*\])?\s*\(?([^)@]*)\)?")
@@ -238,6 +239,11 @@ def _environment(facts: SourceFacts, backend: Backend) -> Iterator[tuple[str, st
             yield variable.name, "1" if backend == "rocm" else "0"
         elif _CPU_SWITCH.fullmatch(variable.name) and backend == "cpu":
             yield variable.name, "1"
+
+
+def is_switch(variable: BuildVariable) -> bool:
+    """Return whether a variable seems to decide whether a build compiles something."""
+    return _is_environment(variable) and _SWITCH.search(variable.name) is not None
 
 
 def _is_environment(variable: BuildVariable) -> bool:

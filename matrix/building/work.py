@@ -32,6 +32,7 @@ from matrix.building.container import (
     has_account,
     hidden_sources,
     inputs_of,
+    moves,
     plan_text,
     read_layer,
     space_of,
@@ -307,6 +308,8 @@ class _Work:
         for warning in answer.warnings:
             self.console.warning(warning)
         is_valid = earlier is not None and is_unchanged(earlier, answer)
+        if earlier is not None and earlier.target.base_image != answer.target.base_image:
+            self.console.info("\n".join(moves(earlier, answer)))
         self.steps["resolve"].detail = f"{path} is still valid" if is_valid else f"write {path}"
         if not self.context.args.dry_run:
             if not is_valid:

@@ -202,6 +202,7 @@ class _Search:
         self.request = request
         self._catalog = catalog
         self._notes: list[Notice] = []
+        self._recent: list[Notice] = []
         self._selectors: Mapping[str, int] = {}
         self._solver: Solver | None = None
         if indexes is None:
@@ -213,6 +214,10 @@ class _Search:
             self._builder, self._session = self._solver.world.builder, self._solver.session
             self._selectors = self._solver.projects.selectors
         solution = self._solve()
+        if solution is not None and self._solver is not None and request.prefer not in {"oldest", "proven"}:
+            from resolver.answers.recent import recent
+
+            solution, self._recent = recent(self._solver, solution, keep or {}, self._solve)
         self._chosen: list[Assumption] = []
         """The values of the answer."""
         self.answer: Resolution | Refuted
@@ -282,6 +287,7 @@ class _Search:
 
         answer = Answer(self._solver)
         lock = completed(closed, answer)
+        lock = replace(lock, warnings=(*lock.warnings, *self._recent)) if self._recent else lock
         confirm(lock, answer.recorded(closed.edges), {*self._session.number, *self._builder.closed})
         return lock
 
