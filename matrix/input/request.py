@@ -110,7 +110,7 @@ def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Pr
     for unread in reading.unread:
         msg = f"{file}:{unread.line}: {unread.text!r}: {unread.reason}."
         raise UsageError(msg, hint=pip_output.HINT)
-    if not reading.items:
+    if not reading.items and source != IMAGE:  # an image may have no Python packages
         msg = f"{file} lists no distributions."
         raise UsageError(msg, hint=pip_output.HINT)
     known = {*catalog.package, "torch", "torchvision", "torchaudio", "python", "rocm"}
