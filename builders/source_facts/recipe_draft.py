@@ -252,13 +252,19 @@ def _is_environment(variable: BuildVariable) -> bool:
 
 
 def _objects(facts: SourceFacts, backend: Backend) -> Iterator[str]:
-    """Yield the globs of the shared objects that a wheel must contain."""
+    """Yield the globs of the shared objects that a wheel must contain.
+
+    Of several extensions that the script may leave out (vllm has some for other GPUs), none is required; that
+    the wheel has code for the GPU is checked anyway.
+    """
     if not facts.compiles:
         return
     extensions = [row for row in facts.extensions if backend == "rocm" or not row.uses_gpu_compiler]
-    if not extensions or not all(extension.name for extension in extensions):
+    optional = {extension.name for extension in extensions if not extension.certain}
+    required = extensions if len(optional) == 1 else [one for one in extensions if one.certain]
+    if not required or not all(extension.name for extension in required):
         yield "*.so"
-    names = dict.fromkeys(extension.name for extension in extensions if extension.name)
+    names = dict.fromkeys(extension.name for extension in required if extension.name)
     yield from (f"{name.replace('.', '/')}*.so" for name in names)
 
 

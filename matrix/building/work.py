@@ -192,7 +192,7 @@ class _Work:
         self.container = container
         self.index = Index(args.index)
         catalogs = [*context.settings.catalog]
-        if self.container.facts.exists():
+        if self.container.facts.exists() and self._facts_path not in catalogs:
             catalogs.append(self._facts_path)
         self.context = context.with_options(catalog=catalogs, executor=_requested_executor(args))
         made = container.maker.makes

@@ -5,10 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from builders.containers.image import image_name, is_local
 from builders.containers.sbom import is_sbom
 from matrix.building import work
+from matrix.command_line.arguments import request_arguments
+from matrix.command_line.options import defaults_of
+from matrix.commands import resolve
 from matrix.consumers.venv import LAYER
+from matrix.input.locking import overlays_of
 from resolver.errors import EnvironmentLacksError, LockError, UsageError
 from resolver.facts.schema import PLATFORM
 from resolver.lock import read_lock
@@ -50,19 +56,19 @@ def _moved(context: Context) -> Context:
         return context
     if image_name(given, context.catalog) == lock.target.base_image:
         return context
-    request = lock.request
-    if request.constraints or request.overrides:
+    if lock.request.constraints or lock.request.overrides:
         msg = f"{context.lock_path} was resolved with constraints or overrides, whose files are not in it."
         raise UsageError(msg, hint="Repeat the whole command with the other image.")
-    target = request.target
-    return context.with_options(
-        requirements=[one.text for one in request.requirements if one.name not in PLATFORM],
-        site=context.args.site or request.site_file or target.site,
-        gfx=context.args.gfx or [*target.gfx],
-        driver=context.args.driver or target.driver,
-        replace=context.args.replace or [*(request.preinstalled.replaced if request.preinstalled else ())],
-        ops=context.args.ops or [*request.ops],
+    own = tuple(one for one in lock.request.requirements if one.name not in PLATFORM)
+    facts = overlays_of(lock, context.lock_path)
+    words = request_arguments(
+        replace(lock.request, requirements=own), date=None, base_image=given, catalog=facts
     )
+    values = defaults_of(resolve, *words)
+    missing = {
+        name: value for name, value in values.items() if value and not getattr(context.args, name, True)
+    }
+    return context.with_options(**missing)
 
 
 def _with_image(context: Context) -> Context:

@@ -110,13 +110,15 @@ def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Pr
     for unread in reading.unread:
         msg = f"{file}:{unread.line}: {unread.text!r}: {unread.reason}."
         raise UsageError(msg, hint=pip_output.HINT)
-    if not reading.items:
+    if not reading.items and source != IMAGE:  # an image may have no Python packages
         msg = f"{file} lists no distributions."
         raise UsageError(msg, hint=pip_output.HINT)
     known = {*catalog.package, "torch", "torchvision", "torchaudio", "python", "rocm"}
     versions = _versions(reading, known)
     if reading.kind == pip_output.SBOM and image is not None and not of_list:
         _check_list(file, versions, reading.sha256, image)
+    stated = {"python": reading.python, "rocm": reading.platform.get("rocm", "")} if source != IMAGE else {}
+    versions = {**{name: version for name, version in stated.items() if version}, **versions}
     return Preinstalled(source, dict(sorted(versions.items())))
 
 

@@ -60,6 +60,8 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     """The glibc of the machine that a consumer without base image runs on, and a name of the machine."""
     job: Job | None = None
     """How the site starts programs in Slurm jobs, if known."""
+    problems: Sequence[str] = ()
+    """Known problems that give wrong results or hang."""
 
     def __post_init__(self) -> None:
         if not self.python:
