@@ -100,6 +100,9 @@ def resolution_of(
     picks = [_advised_pick(pick, advice[pick.name]) if pick.name in advice else pick for pick in picks]
     window = window_of(catalog, request)
     notes = [*notes, *_torch_from_source(picks), *content_notes(catalog, request, picks, image)]
+    if problem.default_images and image is None and "rocm" in versions:
+        text = f"No base image that {request.target.site} lists fits this request, so none is used."
+        notes.append(Notice("no-image-fits", "base-image", text))
     return Resolution(
         request=request,
         target=replace(

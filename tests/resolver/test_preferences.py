@@ -261,6 +261,7 @@ def test_an_image_that_does_not_fit_is_no_conflict(catalog: Catalog) -> None:
     found = resolve(catalog, with_image(catalog, "torch rocm==6.3.*"))
     assert isinstance(found, Resolution), found
     assert found.image is None
+    assert "No base image that lumi-g lists fits this request, so none is used." in found.notes
 
 
 def test_no_image_at_all_is_a_conflict_for_what_needs_one(catalog: Catalog) -> None:
