@@ -30,6 +30,8 @@ _PACKAGES = {
 """Debian's packages of the programs and files that the tests need."""
 _COMPILER = ("g++",)
 _SBIN = "/usr/sbin:/sbin"
+_PROCESSES = str((os.cpu_count() or 1) + 1)
+"""Processes that run tests: one more than cores, because many wait for programs, jobs and downloads."""
 
 
 def missing_packages(names: Collection[str]) -> list[str]:
@@ -138,10 +140,8 @@ def tests(session: nox.Session) -> None:
     if session.posargs:
         session.run("python", "-m", "pytest", *session.posargs)
         return
-    session.run("python", "-m", "pytest", "-n", "auto", "-m", "not integration and not long")
-    # One more than cores, because many wait: for downloads, jobs, and programs that they stop.
-    processes = str((os.cpu_count() or 1) + 1)
-    scheduled = ["-p", "tests.scheduling", "-n", processes, "--dist", "loadscope", "--no-loadscope-reorder"]
+    session.run("python", "-m", "pytest", "-n", _PROCESSES, "-m", "not integration and not long")
+    scheduled = ["-p", "tests.scheduling", "-n", _PROCESSES, "--dist", "loadscope", "--no-loadscope-reorder"]
     session.run("python", "-m", "pytest", *scheduled, "-m", "integration and not long")
 
 
@@ -157,7 +157,7 @@ def unit(session: nox.Session) -> None:
         "-m",
         "pytest",
         "-n",
-        str((os.cpu_count() or 1) * 3 // 2),  # some tests wait for programs and locks
+        _PROCESSES,
         "-m",
         "not integration and not slow and not long",
         *session.posargs,

@@ -191,6 +191,7 @@ def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SIL
         find_links=sources.find_links,
         bound=inputs.bound,
         strategy=settings.index_strategy or "first-index",
+        equal=() if settings.index_strategy else sources.equal,
         mirrors=settings.mirrors,
         offline=bool(settings.offline),
         reporter=reporter,

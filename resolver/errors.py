@@ -115,7 +115,8 @@ class CycleError(UsageError):
         super().__init__(
             f"These distributions require each other in a cycle: {' -> '.join(path)}."
             f" A distribution is installed after its requirements, so matrix cannot install {first}.",
-            hint=f"Remove one of these requirements from the catalog: they are in {rows} of these packages.",
+            hint=f"Remove one of these requirements. In a catalog, they are in {rows} of these packages; a "
+            "recipe that is drafted from a source has what the source declares and imports.",
         )
         self.path = tuple(path)
         self.details = {"cycle": list(path)}

@@ -130,6 +130,10 @@ class PackageIndexes(Protocol):
     def urls(self) -> tuple[str, ...]:
         """The indexes in order of preference, then find-links; without credentials and trailing slash."""
 
+    @property
+    def equal(self) -> tuple[str, ...]:
+        """The indexes that have no order, as those of pip's settings: of a project on several, all count."""
+
     def at(self, url: str) -> PackageIndexes:
         """Return the single index at a URL, which need not be one of `urls`."""
 
@@ -137,7 +141,8 @@ class PackageIndexes(Protocol):
         """Return a project, or None if no index has it.
 
         It has the releases of the first index that has more of it than wheels that we built (`built_for`),
-        and of all find-links locations. With the strategy ``unsafe-best-match`` it has those of all indexes.
+        or of all that are `equal`, and of all find-links locations. With the strategy ``unsafe-best-match``
+        it has those of all indexes.
         """
 
     def direct(self, name: str, url: str) -> Project:

@@ -15,13 +15,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from resolver.errors import LockError, UsageError
+from resolver.facts.schema import SCHEMA as FACTS_SCHEMA
+from resolver.facts.schema import CatalogFile
 from resolver.model import SCHEMA, Notice, Requirement, Resolution
 from resolver.requirements import parse_requirement, version_in
 from resolver.texts import check_texts, explained, is_url, printable, quoted_url, read_text
 from resolver.versions import is_version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from resolver.facts.schema import Recipe
+    from resolver.model import Distribution
 
 _NOT_OURS = (
     "Resolve again, or get the lock again from where it came. Do not use a lock that somebody has changed."
@@ -153,12 +158,24 @@ def _converted(data: dict[str, Any], problem: str, *, hint: str) -> Resolution:
                 f"{problem}: picks[{number}].version is {printable(pick.version)!r}, which is not a version."
             )
             raise LockError(msg, hint=hint)
+        if pick.recipe is not None and (wrong := next(_errors_of_recipe(pick, pick.recipe), "")):
+            raise LockError(f"{problem}: the recipe of {pick.name}: {wrong}.", hint=hint)
         for file in pick.files:
             if not is_version(version_in(file.name, pick.name) or ""):
                 why = f"is not the name of a wheel or an sdist of {pick.name}"
                 msg = f"{problem}: {printable(file.name)!r}, a file of picks[{number}], {why}."
                 raise LockError(msg, hint=hint)
     return resolution
+
+
+def _errors_of_recipe(pick: Distribution, recipe: Recipe) -> Iterator[str]:
+    """Yield what is wrong with a recipe: it must be as valid as one of a catalog, and for its pick."""
+    from resolver.facts.validate import validation_errors
+
+    if (recipe.package, recipe.releases) != (pick.name, f"=={pick.version}"):
+        yield f"it is for {printable(recipe.package)} {printable(recipe.releases)}"
+    for _, key, text in validation_errors(CatalogFile(schema=FACTS_SCHEMA, recipe=[recipe])):
+        yield f"{key} {text}"
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

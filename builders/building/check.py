@@ -18,7 +18,10 @@ from builders.diagnosis import KILLED, OUT_OF_MEMORY, DiagnosisContext, explain_
 from builders.environments.layers import make_environment
 from builders.probe.ask import WheelReply, ask, wheel_question
 from builders.probe.wheel import judge_wheel
-from resolver.errors import BuildError, CommandError, EnvironmentLacksError, MatrixError
+from builders.source_facts.reading import learn_source
+from builders.source_facts.recipe_draft import is_switch
+from resolver.errors import BuildError, CommandError, EnvironmentLacksError, MatrixError, UsageError
+from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from builders.environments.layers import Layers
     from builders.findings import Finding
     from builders.index import Index
+    from resolver.facts.schema import Recipe
 
 
 _BEFORE_LABELLING = {"no-label", "plain-platform-tag", "torch-not-pinned"}
@@ -98,13 +102,16 @@ def was_interrupted(error: MatrixError) -> bool:
 
 
 def check_build(
-    wheel: Path, task: Task, index: Index, directory: BuildDirectory, layers: Layers
+    wheel: Path, task: Task, index: Index, directory: BuildDirectory, layers: Layers, *, tree: Path
 ) -> tuple[WheelAudit, list[Finding]]:
-    """Audit a wheel, look for silent failures in the log, then import it in a fresh environment."""
+    """Audit a wheel, look for silent failures in the log, then import it in a fresh environment.
+
+    `tree` is its source, as the build has left it.
+    """
     log = directory.log
     library = directory.environment / task.build_host.python.library  # has the torch that we built ourselves
     audit = audit_wheel(wheel, _expected(task, layers.torch.packages if layers.torch else library))
-    reject(wheel, task, log, audit.errors)
+    reject(wheel, task, log, [_with_switches(error, task.recipe, tree) for error in audit.errors])
     reject(wheel, task, log, silent_failures(log, diagnosis_context(task)))
     probe = judge_wheel(_probe(wheel, task, index, directory, layers), task.recipe)
     reject(wheel, task, log, [finding for finding in probe if finding.severity == "error"])
@@ -112,6 +119,24 @@ def check_build(
         *(finding for finding in audit.findings if finding.id not in _BEFORE_LABELLING),
         *probe,
     ]
+
+
+def _with_switches(error: Finding, recipe: Recipe, tree: Path) -> Finding:
+    """Return the error that something was not compiled with the switches that the build script reads."""
+    if error.id != "object-missing":
+        return error
+    try:
+        flags = learn_source(tree).flags
+    except UsageError:  # the build has changed the files
+        return error
+    unset = [
+        f"{row.name} ({row.where})"
+        for row in flags
+        if is_switch(row) and recipe.environment.get(row.name) in {None, "0"}
+    ]
+    listed = join_words(unset, most=4, joiner="or")
+    fix = f"The build skipped it. Perhaps it needs {listed}: set it in the recipe." if unset else error.fix
+    return replace(error, fix=fix)
 
 
 def _probe(wheel: Path, task: Task, index: Index, directory: BuildDirectory, layers: Layers) -> WheelReply:

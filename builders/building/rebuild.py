@@ -68,7 +68,7 @@ def rebuild_wheel(
         limits = replace(limits, compiler_cache=NO_COMPILER_CACHE)
         own = {str(work): "the path of its build directory"}
         if task.build_host.runtime.image is None and sandbox():
-            reporter.step(f"as another user ({OTHER.name}), with another HOME")
+            reporter.step("as another user, with another HOME and host name, as far as its isolation permits")
             own |= {
                 OTHER.name: "the name of its user",
                 str(OTHER.home): "the path of its HOME",

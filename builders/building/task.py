@@ -209,7 +209,7 @@ class _Build(msgspec.Struct, frozen=True):
                 wheel, sha256 = self._compile(source, tree, environment, settings)
             self.directory.join_logs()
             self.reporter.step("check")
-            audit, findings = check_build(wheel, task, self.index, self.directory, layers)
+            audit, findings = check_build(wheel, task, self.index, self.directory, layers, tree=tree)
         except MatrixError as error:
             if not was_interrupted(error):
                 self.directory.start_anew_next_time()

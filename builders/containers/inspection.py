@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -129,8 +129,14 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def installed(self) -> dict[str, str]:
-        """Every distribution of the first Python that can import torch; empty if the image has no torch."""
-        return next((python.holds for python in self.with_torch), {})
+        """Every distribution of its `main` Pythons, of the first one."""
+        return next((python.holds for python in self.main), {})
+
+    @property
+    def main(self) -> Sequence[ImagePython]:
+        """Its Pythons with torch, else those with headers, for which extensions can be built, else all."""
+        with_headers = [python for python in self.pythons if python.headers]
+        return self.with_torch or with_headers or self.pythons
 
     def missing_tools(self, *, rocm: bool = True) -> list[str]:
         """Return the requirements of a build (one for the CPU if not `rocm`) that the image does not meet."""
@@ -241,8 +247,6 @@ def _cache_file(image: LocalImage) -> Path:
 def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
     """Return the row of an inspected image; facts that no inspection finds are those of a row of its name."""
     documented = catalog.image.get(facts.name)
-    with_headers = [python for python in facts.pythons if python.headers]  # extensions can be built for them
-    pythons = facts.with_torch or with_headers or facts.pythons
     return schema.Image(
         name=facts.name,
         rocm=facts.rocm if is_version(facts.rocm) else "",
@@ -252,7 +256,7 @@ def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
         path=facts.path,
         digest=facts.digest,
         dockerhash=documented.dockerhash if documented else "",
-        python=tuple(newest_first({minor(python.version) for python in pythons})),
+        python=tuple(newest_first({minor(python.version) for python in facts.main})),
         compiler=any(compiler.name == "g++" for compiler in facts.compilers),
         mpi=facts.mpi or (documented.mpi if documented else ""),
         libfabric=facts.libfabric or (documented.libfabric if documented else ""),

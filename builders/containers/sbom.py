@@ -18,7 +18,7 @@ import msgspec
 
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name
-from resolver.texts import read_text
+from resolver.texts import printable, read_text
 from resolver.versions import minor
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ def sbom_of(data: object) -> Sbom | None:
         platform["libstdc++"] = platform["libstdc++"].partition(".")[0]
     for row in _list(data, "components"):
         if _text(row, "type") == "operating-system":
-            platform["os"] = f"{_text(row, 'name').capitalize()} {_text(row, 'version')}".strip()
+            release = f"{_text(row, 'name').capitalize()} {_text(row, 'version')}"
+            platform["os"] = printable(release.strip())
     seen = _seen(packages)
     pythons = {package.python for package in seen if "." in package.python}
     if form == "apt and pip" and "python3" in numbers:  # its recipe makes the environment with this Python

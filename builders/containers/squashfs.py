@@ -25,6 +25,7 @@ else:
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 _SUPERBLOCK = struct.Struct("<IIIIIHHHHHHQQQQQQQQ")
 _MAGIC = int.from_bytes(b"hsqs", "little")
@@ -50,6 +51,12 @@ _LARGEST_BLOCK = 1 << 20
 _MOST_METADATA = 1 << 29  # bytes that are unpacked or read again; 500,000 files need 80 MB
 _KEPT_FRAGMENTS = 16  # neighbours share them
 _LONGEST_PATH = 4096  # bytes, as in Linux
+
+
+def is_squashfs(path: Path) -> bool:
+    """Return whether a file begins as a squashfs."""
+    with path.open("rb") as file:
+        return file.read(4) == _MAGIC.to_bytes(4, "little")
 
 
 class Entry(NamedTuple):

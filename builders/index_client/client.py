@@ -71,7 +71,8 @@ class IndexClient:
     A project belongs to the first index that has it, as in uv, so that a project of the same name on another
     index does not replace it. Wheels that we built may be on any index: an index that has only those is not
     the project's. With the strategy ``unsafe-best-match``, all indexes that have a project are merged, as in
-    pip; if several have a file of the same name, the first is used.
+    pip; if several have a file of the same name, the first is used. So are the last indexes that are `equal`,
+    if no index before them has the project, but wheels that we built count only up to the first that has it.
 
     An index that replies with an error other than "not found" stops the resolution, because the answer could
     otherwise depend on its state. uv also stops; pip ignores such an index. The only exception is status 403
@@ -91,6 +92,7 @@ class IndexClient:
         find_links: Sequence[str] = (),
         bound: Mapping[str, str] | None = None,
         strategy: IndexStrategy = "first-index",
+        equal: Sequence[str] = (),
         cache: Path | None = None,
         mirrors: Mapping[str, str] | None = None,
         offline: bool = False,
@@ -103,6 +105,7 @@ class IndexClient:
         self._links = _shown(find_links)
         self._bound = {name: (without_password(url).rstrip("/"),) for name, url in (bound or {}).items()}
         self._strategy = strategy
+        self.equal = _shown(equal)
         self._cache = Path(cache or cache_root() / "indexes") / _FORMAT
         self._offline = offline
         self._fresh_for = fresh_for
@@ -209,7 +212,7 @@ class IndexClient:
             for index in self._indexes_of(name):
                 if self._local(index) is None and not self._is_usable(self._page_path(index, name)):
                     return False
-                if self._owns(self._page(index, name)):
+                if index not in self.equal and self._owns(self._page(index, name)):
                     break
         return all(
             self._local(url) is not None or self._is_usable(self._page_path(url, "")) for url in self._links
@@ -225,16 +228,20 @@ class IndexClient:
 
     def _load_project(self, name: str) -> Project | None:
         indexes = self._indexes_of(name)
-        if self._strategy != "first-index":
+        if self._strategy != "first-index" or set(indexes[:1]) & {*self.equal}:
             for index in indexes[1:]:  # at the same time as the first one
                 self.submit(partial(self._page, index, name))
         parts: list[list[Release]] = []
+        is_owned = False
         for index in indexes:
             page = self._page(index, name)
             if page.exists:
-                parts.append(page.releases())
+                releases = page.releases()
+                parts.append([one for one in releases if not (is_owned and built_for(one.version))])
             if self._owns(page):
-                break
+                if index not in self.equal:
+                    break
+                is_owned = True
         for url in self._links:
             listed = self._link_pages.get(url, partial(self._load_links, url))
             linked = pages.by_version(((file.name, file) for file in listed.get(name, ())), name)

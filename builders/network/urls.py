@@ -40,11 +40,18 @@ class PackageSources(NamedTuple):
 
     indexes: tuple[str, ...]
     find_links: tuple[str, ...]
+    named: tuple[str, ...] = ()
+    """Those that the user named to `matrix`, in order of preference; the others are from pip's settings."""
 
     @property
     def by_preference(self) -> tuple[str, ...]:
-        """The indexes in order of preference, as in uv: the default index is the last."""
-        return (*self.indexes[1:], *self.indexes[:1])
+        """The indexes in order of preference, like uv: first those that are named, the default index last."""
+        return tuple(dict.fromkeys([*self.named, *self.indexes[1:], *self.indexes[:1]]))
+
+    @property
+    def equal(self) -> tuple[str, ...]:
+        """The indexes from pip's settings, of which all count, as in pip."""
+        return tuple(url for url in self.by_preference if url not in self.named)
 
 
 def package_sources(index_url: str = "", extra_index_urls: Sequence[str] = ()) -> PackageSources:
@@ -59,7 +66,8 @@ def package_sources(index_url: str = "", extra_index_urls: Sequence[str] = ()) -
     else:
         indexes = [*extra_index_urls[-1:], *extra_index_urls[:-1]]
     links = settings.get("find-links", "").split()
-    return PackageSources(*(tuple(dict.fromkeys(map(_url, words))) for words in (indexes, links)))
+    named = [*extra_index_urls, *([index_url] if index_url else [])]
+    return PackageSources(*(tuple(dict.fromkeys(map(_url, words))) for words in (indexes, links, named)))
 
 
 def configured_index(settings: Mapping[str, str]) -> str:

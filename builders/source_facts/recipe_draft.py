@@ -29,6 +29,7 @@ _SEPARATORS = {"HCC_AMDGPU_TARGET": "{gfx:,}"}
 _GPU_SWITCH = re.compile(
     r"(\w+_)?(FORCE|BUILD|WITH|USE|ENABLE)_(CUDA|HIP|ROCM|GPU)(_EXT|_EXTENSIONS?|_OPS|_KERNELS)?"
 )
+_SWITCH = re.compile(r"(?:^|_)(?:FORCE|BUILD|WITH|USE|ENABLE)_|_EXT(?:ENSION)?S?$")
 _CPU_SWITCH = re.compile(r"FORCE_(ONLY_)?CPU")
 _ON = {"1", "on", "true", "yes"}
 _SPECIFIER = re.compile(r"\s*(?:\[[^\]]*\])?\s*\(?([^)@]*)\)?")
@@ -240,19 +241,30 @@ def _environment(facts: SourceFacts, backend: Backend) -> Iterator[tuple[str, st
             yield variable.name, "1"
 
 
+def is_switch(variable: BuildVariable) -> bool:
+    """Return whether a variable seems to decide whether a build compiles something."""
+    return _is_environment(variable) and _SWITCH.search(variable.name) is not None
+
+
 def _is_environment(variable: BuildVariable) -> bool:
     """Return whether a variable is read by Python rather than by a CMake file."""
     return ".py:" in variable.where or variable.where == "torch.utils.cpp_extension"
 
 
 def _objects(facts: SourceFacts, backend: Backend) -> Iterator[str]:
-    """Yield the globs of the shared objects that a wheel must contain."""
+    """Yield the globs of the shared objects that a wheel must contain.
+
+    Of several extensions that the script may leave out (vllm has some for other GPUs), none is required; that
+    the wheel has code for the GPU is checked anyway.
+    """
     if not facts.compiles:
         return
     extensions = [row for row in facts.extensions if backend == "rocm" or not row.uses_gpu_compiler]
-    if not extensions or not all(extension.name for extension in extensions):
+    optional = {extension.name for extension in extensions if not extension.certain}
+    required = extensions if len(optional) == 1 else [one for one in extensions if one.certain]
+    if not required or not all(extension.name for extension in required):
         yield "*.so"
-    names = dict.fromkeys(extension.name for extension in extensions if extension.name)
+    names = dict.fromkeys(extension.name for extension in required if extension.name)
     yield from (f"{name.replace('.', '/')}*.so" for name in names)
 
 

@@ -8,8 +8,9 @@ import os
 import shutil
 import sys
 import tempfile
+import zipfile
 import zlib
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -46,8 +47,9 @@ _ZIP = b"PK\3\4"
 _LONGEST_LINK = 4096  # bytes, PATH_MAX of Linux
 _DEEPEST = 200  # directories in each other; os.makedirs and shutil.rmtree recurse
 _DAMAGED = (
-    tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, ValueError, KeyError, OverflowError,
-    RecursionError,  # of a long chain of links
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, KeyError,
+    OverflowError,
+    RuntimeError,  # of encrypted members of a zip archive, and of a long chain of links
 )  # fmt: skip
 _ERRORS_OF_ARCHIVES = {
     None, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP,
@@ -138,10 +140,6 @@ def unpack_sdist(archive: Path, target: Path) -> Path:
 
 
 def _extract(archive: Path, target: Path) -> None:
-    with archive.open("rb") as file:
-        if file.read(len(_ZIP)) == _ZIP:
-            msg = f"{archive.name} is a zip archive; an sdist is a gzipped tar archive (PEP 517)."
-            raise SourceError(msg, hint="Pin the .tar.gz of that release, or its git commit.")
     member = ""
 
     def checked(info: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
@@ -155,6 +153,9 @@ def _extract(archive: Path, target: Path) -> None:
         return info
 
     try:
+        if _is_zip(archive):  # some old releases have no other sdist
+            _extract_zip(archive, target)
+            return
         with tarfile.open(archive, "r:*") as tar:
             tar.extractall(target, filter=checked)  # noqa: S202  the filter rejects paths outside
     except (*_DAMAGED, OSError) as error:
@@ -164,6 +165,23 @@ def _extract(archive: Path, target: Path) -> None:
         at = f" at the member {shorten(member)!r}" if member else ""
         msg = f"Cannot unpack {archive.name}{at}: {_reason(error)}."
         raise SourceError(msg, hint=f"Remove {archive} to download it again.") from None
+
+
+def _is_zip(archive: Path) -> bool:
+    with archive.open("rb") as file:
+        return file.read(len(_ZIP)) == _ZIP
+
+
+def _extract_zip(archive: Path, target: Path) -> None:
+    with zipfile.ZipFile(archive) as file:
+        for name in file.namelist():
+            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\\" in name:
+                msg = f"its member {shorten(name)!r} would be unpacked outside of the source"
+                raise ValueError(msg)
+            if name.count("/") > _DEEPEST:
+                msg = "its path has too many directories"
+                raise ValueError(msg)
+        file.extractall(target)  # noqa: S202  the names were checked, and it makes no links
 
 
 def _check_link(member: tarfile.TarInfo, target: Path) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from builders.containers.squashfs import Squashfs
+from builders.containers.squashfs import Squashfs, is_squashfs
 from builders.machine.process import output_of, run
 from builders.network.urls import local_path, without_password
 from builders.storage.files import (
@@ -116,6 +116,9 @@ class Container:
             made, suffix, name = self.maker.makes, self.maker.suffixes[0], self.path.name
             msg = f"The first argument is the {made} to build, but {name!r} does not end in {suffix}."
             raise UsageError(msg, hint=f"Example: matrix build-{made} {example} apex deepspeed")
+        elif self.maker.makes == "layer" and self.path.exists() and not is_squashfs(self.path):
+            msg = f"{self.path} exists and is not a layer (a squashfs file). It would be replaced."
+            raise UsageError(msg, hint="Name another file.")
 
     @property
     def program(self) -> str:
@@ -295,6 +298,37 @@ def chosen_text(lock: Resolution) -> str:
     requested = {requirement.name for requirement in lock.request.requirements} - {"torch"}
     others = [f"{pick.name} {pick.version}" for pick in lock.distributions if pick.name in requested]
     return ", ".join([*chosen, *others])
+
+
+def moves(before: Resolution, after: Resolution) -> list[str]:
+    """Return what another base image changes, as lines of text."""
+    sides = [
+        {pick.name: pick for pick in lock.distributions if pick.origin != "preinstalled"}
+        for lock in (before, after)
+    ]
+    known = {pick.name for pick in after.distributions}
+    rows = {
+        "of the image": [
+            f"{name} {before.version_of(name) or 'none'} -> {after.version_of(name) or 'none'}"
+            for name in ("torch", "rocm", "python")
+            if before.version_of(name) != after.version_of(name)
+        ],
+        "now in the image": [
+            f"{name} {after.version_of(name)}" for name in sides[0] if name in known - {*sides[1]}
+        ],
+        "another version": [
+            f"{name} {pick.version} -> {sides[1][name].version}"
+            for name, pick in sides[0].items()
+            if name in sides[1] and sides[1][name].version != pick.version
+        ],
+        "added": [f"{name} {pick.version}" for name, pick in sides[1].items() if name not in sides[0]],
+        "no longer needed": [
+            f"{name} {pick.version}" for name, pick in sides[0].items() if name not in known
+        ],
+        "built for it": [name for name, pick in sides[1].items() if pick.origin == "build"],
+    }
+    lines = [f"  {what}: {', '.join(listed)}" for what, listed in rows.items() if listed]
+    return [f"{before.target.base_image or 'no image'} -> {after.target.base_image or 'no image'}", *lines]
 
 
 def plan_text(title: str, steps: Iterable[StepResult], space: Iterable[Space], screen: Screen) -> str:

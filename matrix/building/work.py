@@ -32,6 +32,7 @@ from matrix.building.container import (
     has_account,
     hidden_sources,
     inputs_of,
+    moves,
     plan_text,
     read_layer,
     space_of,
@@ -70,7 +71,7 @@ from matrix.input.locking import (
     overlays_of,
     same_target,
 )
-from matrix.input.request import facts_files
+from matrix.input.request import facts_files, require_requirements
 from matrix.input.settings import overlays
 from matrix.judging.judge import judge_thing
 from matrix.show.check_text import show
@@ -165,6 +166,8 @@ def make(context: Context, maker: Maker) -> int:
             Slurm(Index(args.index), console), context.with_options(executor=_requested_executor(args))
         )
     container.check()
+    if not context.lock_path.exists():
+        require_requirements(context.settings)
     if args.dry_run:
         return _Work(context, container).plan_only()
     container.create_folder()
@@ -189,7 +192,7 @@ class _Work:
         self.container = container
         self.index = Index(args.index)
         catalogs = [*context.settings.catalog]
-        if self.container.facts.exists():
+        if self.container.facts.exists() and self._facts_path not in catalogs:
             catalogs.append(self._facts_path)
         self.context = context.with_options(catalog=catalogs, executor=_requested_executor(args))
         made = container.maker.makes
@@ -305,6 +308,8 @@ class _Work:
         for warning in answer.warnings:
             self.console.warning(warning)
         is_valid = earlier is not None and is_unchanged(earlier, answer)
+        if earlier is not None and earlier.target.base_image != answer.target.base_image:
+            self.console.info("\n".join(moves(earlier, answer)))
         self.steps["resolve"].detail = f"{path} is still valid" if is_valid else f"write {path}"
         if not self.context.args.dry_run:
             if not is_valid:
@@ -586,9 +591,10 @@ class _Work:
         on_top = Installation(self.lock).on_top
         if not on_top:
             return "nothing: the image has everything"
-        size = sum(pick.files[0].size for pick in on_top if pick.origin == "published" and pick.files)
+        sizes = [pick.files[0].size for pick in on_top if pick.origin == "published" and pick.files]
         listed = shortened([f"{pick.name} {pick.pinned}" for pick in on_top], most=8)
-        return f"{listed}; {format_size(size)} in wheels that need no build"
+        known = f"; {format_size(sum(sizes))} in wheels that need no build" if sizes and all(sizes) else ""
+        return f"{listed}{known}"
 
     def _describe_container(self) -> None:
         """Mark the steps that an earlier command has done with the same lock and wheels."""

@@ -140,7 +140,8 @@ def add_index_access(parser: argparse.ArgumentParser) -> None:
         "--index-strategy",
         choices=("first-index", "unsafe-best-match"),
         help="indexes of a project: only the first that has it, extra indexes before the default one "
-        "(first-index, the default), or all of them, as pip does (unsafe-best-match)",
+        "(first-index), or all of them, as pip does (unsafe-best-match); default: first-index, but those of "
+        "pip's configuration are equal",
     )
     group.add_argument("--offline", action="store_true", help="use the cache only")
 

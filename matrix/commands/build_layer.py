@@ -5,10 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.containers.image import is_local
+from msgspec.structs import replace
+
+from builders.containers.image import image_name, is_local
+from builders.containers.sbom import is_sbom
 from matrix.building import work
+from matrix.command_line.arguments import request_arguments
+from matrix.command_line.options import defaults_of
+from matrix.commands import resolve
 from matrix.consumers.venv import LAYER
-from resolver.errors import EnvironmentLacksError, LockError
+from matrix.input.locking import overlays_of
+from resolver.errors import EnvironmentLacksError, LockError, UsageError
+from resolver.facts.schema import PLATFORM
 from resolver.lock import read_lock
 from resolver.model import IMAGE, Resolution
 
@@ -16,7 +24,6 @@ if TYPE_CHECKING:
     import argparse
 
     from matrix.command_line.context import Context
-    from resolver.model import BaseImage
 
 SUMMARY = "from a request to a verified layer over an image, which holds only what the image lacks"
 EXAMPLE = "matrix build-layer extras.sqsh einops transformers --base-image lumi-multitorch.sif"
@@ -35,7 +42,33 @@ def execute(context: Context) -> int:
     """Run the command."""
     lock = context.args.lock or context.args.out.with_suffix(".lock")
     kept = context.settings.keep_installed or IMAGE
-    return work.make(_with_image(context.with_options(lock=lock, keep_installed=kept)), LAYER)
+    context = _moved(context.with_options(lock=lock, keep_installed=kept))
+    return work.make(_with_image(context), LAYER)
+
+
+def _moved(context: Context) -> Context:
+    """Return a context with the request of the lock, if the command names another image and no requirement.
+
+    ROCm, Python and torch are then those of the image, so requirements on ROCm and Python are left out.
+    """
+    given, lock = context.settings.base_image, _read(context)
+    if not given or lock is None or context.settings.has_requirements or context.args.cancel:
+        return context
+    if image_name(given, context.catalog) == lock.target.base_image:
+        return context
+    if lock.request.constraints or lock.request.overrides:
+        msg = f"{context.lock_path} was resolved with constraints or overrides, whose files are not in it."
+        raise UsageError(msg, hint="Repeat the whole command with the other image.")
+    own = tuple(one for one in lock.request.requirements if one.name not in PLATFORM)
+    facts = overlays_of(lock, context.lock_path)
+    words = request_arguments(
+        replace(lock.request, requirements=own), date=None, base_image=given, catalog=facts
+    )
+    values = defaults_of(resolve, *words)
+    missing = {
+        name: value for name, value in values.items() if value and not getattr(context.args, name, True)
+    }
+    return context.with_options(**missing)
 
 
 def _with_image(context: Context) -> Context:
@@ -44,9 +77,14 @@ def _with_image(context: Context) -> Context:
     Everything in an image is known only if its file is read. So the image that the catalog's facts lead to is
     named, and the request is resolved again with its content.
     """
-    if context.settings.base_image or context.args.cancel:
+    given = context.settings.base_image
+    if given and is_sbom(Path(given)) and not context.args.dry_run:
+        msg = f"{given} is the list of an image's content, and a layer is installed in the image itself."
+        raise EnvironmentLacksError(msg, hint="Name the image with --base-image, or add --dry-run.")
+    if given or context.args.cancel:
         return context
-    image = _image_of_lock(context)
+    lock = _read(context)
+    image = lock.image if lock else None
     if image is None:
         if not context.settings.has_requirements:
             return context  # what is missing is said there
@@ -65,8 +103,8 @@ def _with_image(context: Context) -> Context:
     raise EnvironmentLacksError(msg, hint="Name the file of an image that is: --base-image IMAGE.sif.")
 
 
-def _image_of_lock(context: Context) -> BaseImage | None:
+def _read(context: Context) -> Resolution | None:
     try:
-        return read_lock(context.lock_path).image if context.lock_path.exists() else None
+        return read_lock(context.lock_path) if context.lock_path.exists() else None
     except LockError:
         return None  # the command resolves again, or reports it

@@ -26,7 +26,7 @@ from resolver.answers.rejected import (
     working_in_open_world,
     working_version,
 )
-from resolver.compiling.known_bad import known_problems
+from resolver.compiling.known_bad import problems_of
 from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.model import Distribution
 from resolver.requirements import parse_requirement
@@ -131,7 +131,7 @@ def _known_problems(context: Context, name: str) -> list[str]:
         catalog = catalog_of(lock, context.args.lock, Settings())
     except MatrixError:
         return []
-    return known_problems(catalog, lock.target, {pick.name: pick.version for pick in lock.picks}, name)
+    return problems_of(catalog, lock, name)
 
 
 def _rejected(context: Context, requirement: Requirement) -> tuple[list[RejectedVersion], int]:

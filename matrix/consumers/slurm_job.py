@@ -63,6 +63,7 @@ def _script(installation: Installation, job: Job, kind: str, name: str, environm
         f"Usage: sbatch -A PROJECT {name} PROGRAM..., for example: python train.py",
         f"First:  sbatch -A PROJECT {name} --smoke  (an all-reduce, and its bandwidth)",
         f"How jobs start at {job.site} ({job.status}): {job.source}",
+        *(f"Known problem: {text}" for text in installation.problems),
     ]
     # srun ignores the --cpus-per-task of sbatch since Slurm 22.05 (RELEASE_NOTES); masks state the cores.
     cores = [f"--cpus-per-task={job.cpus}"]

@@ -38,10 +38,8 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
     """
     target = _target(settings, catalog, today, inputs)
     requirements = list(inputs.requirements)
-    if not requirements and not settings.has_requirements:
-        msg = f"No requirement is named, neither in the command nor in {REQUEST_FILE}."
-        hint = "Name what you want to import, such as: matrix resolve torch deepspeed --site lumi-g"
-        raise UsageError(msg, hint=hint)
+    if not requirements:
+        require_requirements(settings)
     for name in ("rocm", "python"):
         text = getattr(settings, name)
         if text:
@@ -70,6 +68,14 @@ def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inp
         use_image=_use_image(settings, target),
         ops=request_ops(settings.ops),
     )
+
+
+def require_requirements(settings: Settings) -> None:
+    """Raise `UsageError` if settings name no requirement."""
+    if not settings.has_requirements:
+        msg = f"No requirement is named, neither in the command nor in {REQUEST_FILE}."
+        hint = "Name what you want to import, such as: matrix resolve torch deepspeed --site lumi-g"
+        raise UsageError(msg, hint=hint)
 
 
 def _use_image(settings: Settings, target: Target) -> ImageUse:
@@ -104,13 +110,15 @@ def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Pr
     for unread in reading.unread:
         msg = f"{file}:{unread.line}: {unread.text!r}: {unread.reason}."
         raise UsageError(msg, hint=pip_output.HINT)
-    if not reading.items:
+    if not reading.items and source != IMAGE:  # an image may have no Python packages
         msg = f"{file} lists no distributions."
         raise UsageError(msg, hint=pip_output.HINT)
     known = {*catalog.package, "torch", "torchvision", "torchaudio", "python", "rocm"}
     versions = _versions(reading, known)
     if reading.kind == pip_output.SBOM and image is not None and not of_list:
         _check_list(file, versions, reading.sha256, image)
+    stated = {"python": reading.python, "rocm": reading.platform.get("rocm", "")} if source != IMAGE else {}
+    versions = {**{name: version for name, version in stated.items() if version}, **versions}
     return Preinstalled(source, dict(sorted(versions.items())))
 
 

@@ -22,7 +22,7 @@ from resolver.compiling.names import replacement
 from resolver.errors import NoVersionError
 from resolver.model import CoreItem, Requirement, Resolution
 from resolver.requirements import is_for_cuda, parse_requirement
-from resolver.versions import minor, version_or_none
+from resolver.versions import built_for, is_version, minor, version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -170,11 +170,26 @@ class _Relaxation:
         # Of the catalog, the search prefers published wheels to builds; an exact version could mean a build.
         self.keep = {name: item.version for name, item in self.items.items() if name not in catalog.package}
         # How far the version of each is relaxed.
-        self.levels = {name: _least(item) for name, item in self.items.items()}
+        self.least = {name: self._least(item) for name, item in self.items.items()}
+        self.levels = {**self.least}
         self.reasons: dict[str, CoreItem] = {}
         self.unknown: dict[str, NoVersionError] = {}
         self.refused: list[str] = []
         self.closer = ""
+
+    def _least(self, item: Item) -> int:
+        """Return the level to begin with.
+
+        conda pins a patch release of Python, which wheels do not depend on. A label for CUDA is never kept;
+        one that no index can have is no requirement, nor is ours on a project that the catalog lacks, which
+        is built again from the same release.
+        """
+        if item.name == "python":
+            return 2
+        label = item.version.partition("+")[2]
+        is_ours = is_version(item.version) and built_for(item.version) is not None
+        is_drafted = is_ours and item.name not in self.catalog.package
+        return int(not label or is_drafted or label.startswith(("cu", "pt")))
 
     def pins(self) -> dict[str, Requirement]:
         pins = {name: requirement_of(item, self.levels[name]) for name, item in self.items.items()}
@@ -273,24 +288,12 @@ class _Relaxation:
 
     def _tighten(self, name: str) -> None:
         """Relax a version no further than the relaxation of the others makes necessary."""
-        for level in range(_least(self.items[name]), relaxed := self.levels[name]):
+        for level in range(self.least[name], relaxed := self.levels[name]):
             self.levels[name] = level
             with suppress(NoVersionError):
                 if isinstance(self.solved()[1], Resolution):
                     return
         self.levels[name] = relaxed
-
-
-def _least(item: Item) -> int:
-    """Return the level to begin with.
-
-    conda pins a patch release of Python, which wheels do not depend on. A label for CUDA is never kept, and
-    one that no index can have is no requirement.
-    """
-    if item.name == "python":
-        return 2
-    label = item.version.partition("+")[2]
-    return int(not label or label.startswith(("cu", "pt")))
 
 
 def _fact_about(name: str, core: Sequence[CoreItem]) -> CoreItem:

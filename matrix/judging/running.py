@@ -19,6 +19,7 @@ from builders.building.inputs import environment_of
 from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image
 from builders.diagnosis import DiagnosisContext
+from builders.findings import Finding
 from builders.index import Index
 from builders.machine.host import own_program
 from builders.probe.all_reduce import all_reduce, require_nodes
@@ -37,6 +38,7 @@ from matrix.consumers.shared.container_variables import site_values
 from matrix.consumers.shared.installation import Installation
 from matrix.consumers.slurm_job import all_reduce_for_check, job_of, script_for_check
 from matrix.input.locking import exclude_pick
+from resolver.compiling.known_bad import problems_of
 from resolver.errors import UsageError
 from resolver.facts.schema import Recipe
 from resolver.requirements import normalize_name
@@ -44,7 +46,6 @@ from resolver.requirements import normalize_name
 if TYPE_CHECKING:
     import argparse
 
-    from builders.findings import Finding
     from matrix.command_line.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Job, SiteVariable
@@ -211,6 +212,8 @@ def _probed(
             promised = recipe_as_built(recipe, requested or dist.ops)
             findings += judge_wheel(probe.ask_wheel(promised), promised, rebuild)
     findings += judge_contents(probe, folder.root, reply, lock, catalog, exclude=exclude)
+    problems = problems_of(catalog, lock) if lock else []
+    findings += [Finding("known-bad", "warning", problem) for problem in problems]
     log.unlink()
     return reply, findings
 

@@ -45,6 +45,7 @@ _LITERAL = "\0"
 LONGEST_VALUE = 10_000
 """Longest value that is expanded, in characters: variables that double each other grow without end."""
 _LONGEST_SHOWN = 100
+_LONGEST_PATH = 4096  # bytes, PATH_MAX of Linux
 _MOST_NESTED = 5
 _MOST_COMMANDS = 3000
 _MOST_WORDS = 1000
@@ -423,7 +424,8 @@ class Shell:
         self._note(command, "it installs no package", matters=False)
 
     def _path(self, text: str) -> str:
-        return posixpath.normpath(posixpath.join(self.directory, text))
+        # Two slashes at the start stay, because POSIX lets systems give them a meaning; Linux gives none.
+        return posixpath.normpath(posixpath.join(self.directory, text)).replace("//", "/", 1)
 
     def _launch(self, command: Command, words: Sequence[str]) -> None:
         """Read the command that ``srun`` starts."""
@@ -473,7 +475,9 @@ class Shell:
         self._note(command, "it installs no package", matters=False)
 
     def _clone_at(self, path: str) -> _Clone | None:
-        while path not in self._clones and path not in {"/", ""}:
+        if len(path) > _LONGEST_PATH:
+            return None
+        while path not in self._clones and path != posixpath.dirname(path):
             path = posixpath.dirname(path)
         return self._clones.get(path)
 

@@ -10,6 +10,7 @@ from msgspec.structs import astuple, replace
 from resolver.answers.resolution import generations, recipe_edges, with_labels, without_cycles
 from resolver.compiling.clauses import REQUEST
 from resolver.compiling.names import near_names
+from resolver.compiling.problem import is_prerelease
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.facts.schema import Sdist
 from resolver.indexes import Content, SourceClass
@@ -100,6 +101,7 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
             *_contents(added),
             *_untried(distributions),
             *_confusions(distributions, answer),
+            *_newer_elsewhere(distributions, answer),
             *near_names(answer.catalog, _only_requested(answer, required_by), answer.world.asked.keys()),
         ),
     )
@@ -204,6 +206,24 @@ def _confusions(picks: Iterable[Distribution], answer: Answer) -> Iterator[Notic
                 f"{pick.name}<{pick.version}, or remove the index."
             )
             yield Notice("two-indexes", pick.name, text)
+
+
+def _newer_elsewhere(picks: Iterable[Distribution], answer: Answer) -> Iterator[Notice]:
+    """Name newer releases of what was asked for on indexes that do not count for them."""
+    found: dict[str, list[str]] = {}
+    for pick in picks:
+        is_bound = pick.index and pick.files and pick.index != pick.files[0].index
+        is_asked = pick.origin == "published" and pick.name in answer.world.asked and not is_bound
+        newer = answer.index.newer_elsewhere(pick) if is_asked else []
+        if stable := [(url, version) for url, version in newer if not is_prerelease(version)]:
+            url, version = stable[0]
+            found.setdefault(url, []).append(f"{pick.name} {version}")
+    for url, releases in found.items():
+        text = (
+            f"{url} has newer releases, which do not count, because an index before it has the project: "
+            f"{join_words(releases, joiner='and')}. --index-strategy unsafe-best-match considers all indexes."
+        )
+        yield Notice("newer-elsewhere", "", text)
 
 
 def _only_requested(answer: Answer, required_by: Mapping[str, object]) -> list[str]:

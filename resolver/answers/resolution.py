@@ -150,7 +150,9 @@ def _warnings(
             text = f"{pick.name} {pick.version} is at your own risk: {'; '.join(dict.fromkeys(texts))}."
             yield Notice("at-own-risk", pick.name, text)
     yield from preinstalled_warnings(catalog, request, problem, solution)
-    yield from known_bad_warnings(catalog, request.target, versions)
+    yield from known_bad_warnings(
+        catalog, request.target, versions, {pick.name: pick.variant for pick in picks}
+    )
     for candidate in candidates.values():
         yield from _not_known(catalog, request.target, candidate)
     for candidate in candidates.values():

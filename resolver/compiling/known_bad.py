@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
-    from resolver.model import Target
+    from resolver.model import Resolution, Target
 
 _RANKS = get_args(Rank)
 AVOIDED = "known-bad-"
@@ -50,38 +50,59 @@ def concerning(catalog: Catalog, target: Target) -> list[schema.KnownBad]:
     ]
 
 
-def known_bad_warnings(catalog: Catalog, target: Target, versions: Mapping[str, str]) -> list[Notice]:
+def known_bad_warnings(
+    catalog: Catalog, target: Target, versions: Mapping[str, str], variants: Mapping[str, str] = {}
+) -> list[Notice]:
     """Return warnings about the known-bad combinations in a resolution, the gravest first."""
     return [
         Notice("known-bad", "", f"{title}: {row.problem} ({row.source}).")
-        for row, title in broken_combinations(catalog, target, versions)
+        for row, title in broken_combinations(catalog, target, versions, variants)
         if row.is_shown
     ]
 
 
-def known_problems(catalog: Catalog, target: Target, versions: Mapping[str, str], name: str) -> list[str]:
-    """Return the problems of the known-bad combinations among versions that a component is part of."""
+def known_problems(
+    catalog: Catalog,
+    target: Target,
+    versions: Mapping[str, str],
+    name: str = "",
+    variants: Mapping[str, str] = {},
+) -> list[str]:
+    """Return the known problems among versions that a component has part in, or else all the grave ones."""
     return [
         f"{title}: {row.problem} ({row.source})."
-        for row, title in broken_combinations(catalog, target, versions)
-        if name in row.combination
+        for row, title in broken_combinations(catalog, target, versions, variants)
+        if (name in row.combination if name else row.is_grave)
     ]
 
 
+def problems_of(catalog: Catalog, lock: Resolution, name: str = "") -> list[str]:
+    """Return the known problems of a resolution that a component has part in, or else all the grave ones."""
+    versions = {pick.name: pick.version for pick in lock.picks}
+    variants = {pick.name: pick.variant for pick in lock.picks}
+    return known_problems(catalog, lock.target, versions, name, variants)
+
+
 def broken_combinations(
-    catalog: Catalog, target: Target, versions: Mapping[str, str]
+    catalog: Catalog, target: Target, versions: Mapping[str, str], variants: Mapping[str, str] = {}
 ) -> Iterator[tuple[schema.KnownBad, str]]:
-    """Yield the known-bad combinations among versions, the gravest first, each with its text."""
+    """Yield the known-bad combinations among versions, the gravest first, each with its text.
+
+    `variants` are by component; a variant that is not known may have the problem.
+    """
     for row in sorted(concerning(catalog, target), key=lambda row: _RANKS.index(row.rank)):
-        if matches(row.combination, versions):
+        excepted = (variants.get(name) for name in row.combination)
+        if matches(row.combination, versions) and not (row.except_variant and row.except_variant in excepted):
             yield row, _spelled(row)
 
 
 def _exclude(builder: ProblemBuilder, row: schema.KnownBad, name: str) -> None:
     bad: dict[str, int] = {}
     for component, text in row.combination.items():
+        variable = builder.variables[component]
         is_bad = where(lambda one, text=text: not text or satisfies(one.version, text))  # type: ignore[misc]
-        bad[component] = is_bad(builder.variables[component])
+        is_excepted = where(lambda one: bool(row.except_variant) and one.variant == row.except_variant)
+        bad[component] = is_bad(variable) & ~is_excepted(variable)
     first, *others = bad
     if not others:
         fact = Fact.of(row, f"{_spelled(row)} does not work: {row.problem}")

@@ -7,11 +7,14 @@ names in the catalog, which are errors, and with the names of its packages, whic
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from resolver.errors import UsageError, closest_names, did_you_mean
+from resolver.facts.schema import FOLDER
 from resolver.model import Notice
 from resolver.requirements import is_for_cuda, is_rocm_package, normalize_name, parse_requirement
 from resolver.versions import join_words, shorten
@@ -157,6 +160,24 @@ def stub(catalog: Catalog, name: str) -> str:
     return f"which is {row.project}" if row and row.stub else ""
 
 
+@cache
+def _modules() -> dict[str, tuple[str, ...]]:
+    lines = (Path(FOLDER) / "modules.txt").read_text(encoding="utf-8").splitlines()
+    words = (line.split() for line in lines if not line.startswith("#"))
+    return {module: tuple(distributions) for module, *distributions in words}
+
+
+def distributions_of_module(name: str) -> tuple[str, ...]:
+    """Return the distributions that install a module of this name, if they have other names.
+
+    Examples
+    --------
+    >>> distributions_of_module("pil"), distributions_of_module("numpy")
+    (('pillow',), ())
+    """
+    return _modules().get(name, ())
+
+
 def hint_for_unknown(name: str, known: Iterable[str], has_project: Callable[[str], object]) -> str:
     """Return a hint for a name that no index has.
 
@@ -164,6 +185,9 @@ def hint_for_unknown(name: str, known: Iterable[str], has_project: Callable[[str
     """
     if is_rocm_package(name):
         return "Only AMD's indexes of torch wheels have it: name torch, and a ROCm that has packages."
+    if others := distributions_of_module(name):
+        listed = join_words(others, joiner="or")
+        return f"Did you mean {listed}? {shorten(name)} is the name of its module."
     others = (f"{name}-rocm", name.removesuffix("s") if name.endswith("s") else f"{name}s")
     for other in others:
         if has_project(other):
@@ -173,10 +197,20 @@ def hint_for_unknown(name: str, known: Iterable[str], has_project: Callable[[str
 
 
 def near_names(catalog: Catalog, names: Iterable[str], requested: Collection[str]) -> Iterator[Notice]:
-    """Yield a warning for each project name close to that of a package, unless the request has both."""
+    """Yield a warning for each project name that is a module of another project or close to a package's name.
+
+    There is none if the request has the other project, too.
+    """
     packages = {normalize_name(row.import_name or row.name): row.name for row in catalog.package.values()}
     packages |= {row.name: row.name for row in catalog.package.values()}
     for name in names:
+        if (meant := distributions_of_module(name)) and name not in packages and not {*requested} & {*meant}:
+            text = (
+                f"{shorten(name)} is a project on the index, but the module of that name usually comes from "
+                f"{join_words(meant, joiner='or')}. If you meant that, correct the request."
+            )
+            yield Notice("near-name", name, text)
+            continue
         close = dict.fromkeys(
             packages[one] for one in closest_names(name, packages) if not _is_shorter_word(name, one)
         )

@@ -104,12 +104,12 @@ def _keep_image_content(builder: ProblemBuilder) -> None:
         raise UsageError(
             msg, hint="Use a list instead: `pip list > installed.txt`, then `--keep-installed installed.txt`."
         )
-    images = inspected_images(builder.catalog, builder.request)
-    known = any_candidate if builder.target.base_image else version_in([row.name for row in images])
+    images, named = inspected_images(builder.catalog, builder.request), builder.target.base_image
+    known = any_candidate if named else version_in([row.name for row in images])
     builder.demand_requested("base-image", known, "you asked to keep the content of the base image")
     pythons = [
         Clause(version_in([row.name]), version_in(row.python), _python_of(row))
-        for row in images
+        for row in images or [row for row in builder.catalog.image.values() if row.name == named]
         if row.python
     ]
     builder.relate("base-image", "python", pythons, when_present=True)
@@ -178,7 +178,8 @@ def content_notes(
 ) -> list[Notice]:
     """Return a note if a base image has distributions that would be installed or built again.
 
-    The chosen image counts if it has any of them, else for builds the images that the site offers on the day.
+    The chosen image counts if it has any of them; else the images that the site offers on the day: those with
+    builds, else those with torch and the chosen line of ROCm.
     """
     others = {pick.name: pick for pick in picks if pick.kind == "distribution"}
     if request.preinstalled is not None:
@@ -196,17 +197,18 @@ def content_notes(
     built = {name: pick for name, pick in others.items() if pick.origin == "build"}
     target = request.target
     offered = [catalog.image[row.image] for row in catalog.images_at(target.site, target.date)]
+    rocm = next((pick.version for pick in picks if pick.name == "rocm"), "")
+    if "torch" in others and not any(_held(catalog, row, request, built) for row in offered):
+        built = {"torch": others["torch"]}
+        offered = [row for row in offered if rocm and row.rocm and minor(row.rocm) == minor(rocm)]
     rows = (
         [] if request.target.base_image else [row for row in offered if _held(catalog, row, request, built)]
     )
     if not rows:
         return []
     best = max(rows, key=lambda row: (len(_held(catalog, row, request, built)), row.name))
-    return [
-        _content(
-            best, _held(catalog, best, request, built), f"--base-image {best.name} --keep-installed image"
-        )
-    ]
+    held = _held(catalog, best, request, others)
+    return [_content(best, held, f"--base-image {best.name} --keep-installed image")]
 
 
 def _held(
@@ -227,5 +229,8 @@ def _held(
 
 def _content(image: schema.Image, held: Mapping[str, str], options: str) -> Notice:
     listed = join_words([f"{name} {version}" for name, version in held.items()], most=8, joiner="and")
-    text = f"{image.name} already has {listed}. To use these instead: {options}"
+    text = (
+        f"{image.name} already has {listed}. `matrix build-layer OUT.sqsh REQ...` makes a layer over it with "
+        f"what it lacks. To resolve so: {options}"
+    )
     return Notice("image-has", image.name, text)

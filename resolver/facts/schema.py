@@ -591,6 +591,8 @@ class KnownBad(Row, frozen=True, kw_only=True):
     """Excluded, avoided where another version fits as well, or allowed like any other."""
     rank: Rank = "missing feature"
     """The gravest consequence: it decides what is a warning, and in which order (`is_shown`)."""
+    except_variant: str = ""
+    """A variant that does not have the problem, such as ``triton``, of a component of the combination."""
     backend: Backend | None = None
     """Only for this backend."""
     gfx: tuple[str, ...] = ()
@@ -605,9 +607,14 @@ class KnownBad(Row, frozen=True, kw_only=True):
         return (*sorted(self.combination.items()), self.backend, self.gfx, self.site)
 
     @property
+    def is_grave(self) -> bool:
+        """Whether results may be wrong, or a job may hang: job scripts and runs say so, too."""
+        return self.rank in {"wrong results", "hang"}
+
+    @property
     def is_shown(self) -> bool:
         """Whether an answer that contains the combination says so; `matrix explain` always does."""
-        return self.rank in {"wrong results", "hang"} or (self.effect == "warn" and self.rank != "handled")
+        return self.is_grave or (self.effect == "warn" and self.rank != "handled")
 
     @property
     def title(self) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from resolver.facts.catalog import Catalog
     from resolver.indexes import File, Metadata, PackageIndexes, ProjectRelease
-    from resolver.model import Candidate, Request, Requirement
+    from resolver.model import Candidate, Distribution, Request, Requirement
     from resolver.versions import BuiltFor
 
 
@@ -146,7 +146,26 @@ class IndexProvider:
         """Return the first index that has a project, if it comes before the given index."""
         urls = self.indexes.urls
         before = urls[: urls.index(index)] if index in urls else ()
-        return next((url for url in before if self._versions(name, url)), "")
+        ordered = (url for url in before if url not in self.indexes.equal)
+        return next((url for url in ordered if self._versions(name, url)), "")
+
+    def newer_elsewhere(self, pick: Distribution) -> list[tuple[str, str]]:
+        """Return newer releases that do not count, each with its index; none if an index does not reply."""
+        index = pick.files[0].index if pick.files else ""
+        urls = self.indexes.urls
+        later = urls[urls.index(index) + 1 :] if index in urls and index not in self.indexes.equal else ()
+        try:
+            counting = {sort_key(one.version) for one in self.candidates(pick.name) or ()} if later else set()
+            projects = [(url, self.indexes.at(url).project(pick.name)) for url in later]
+        except (EnvironmentLacksError, SourceError):
+            return []
+        return [
+            (url, release.version)
+            for url, project in projects
+            for release in (project.releases if project else ())
+            if sort_key(release.version) > sort_key(pick.version) and built_for(release.version) is None
+            if sort_key(release.version) not in counting
+        ]
 
     def ignored(self, name: str) -> str:
         """Return a hint if an index has releases of a project that do not count; empty if none has."""

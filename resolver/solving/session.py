@@ -224,6 +224,13 @@ class Session:
         self._hint = [ABSENT if domain & ABSENT else domain for domain in search.domains]
         return list(self._hint)
 
+    def refuting(self, assumptions: Sequence[Assumption]) -> list[object]:
+        """Return the statements of a proof that nothing meets some assumptions; empty if something does."""
+        self._undecided.clear()
+        self.search.touched.update(self.number.values())
+        failed = self.search.solve(assumptions, self._choose)
+        return [] if failed is None else self.search.why(failed).reasons()
+
     def _choose(self) -> Assumption | None:
         """Return the first undecided variable of the problem, with its most preferred value."""
         number = self._first_undecided()

@@ -124,7 +124,8 @@ HOSTILE: dict[str, Callable[[], Mapping[str, bytes]]] = {
     "entries with long names": lambda: fatbin(long_names() * 6),
     "many compressed bundles": lambda: fatbin(bombs(4000, MB // 2)),
     "large compressed bundles": lambda: {
-        f"{number}.so": elf_file([Section(".hip_fatbin", PROGBITS, bombs(1, 200 * MB))])
+        f"{number}.so": object_with_bomb
+        for object_with_bomb in [elf_file([Section(".hip_fatbin", PROGBITS, bombs(1, 200 * MB))])]
         for number in range(8)
     },
     "bundles of nothing": lambda: fatbin(plain([HOST], align=1) * 100_000),

@@ -368,6 +368,7 @@ def test_silently_skipped_extension_is_not_published(
         build(task_for("skips_extension"), index)
     assert caught.value.id == "audit"
     assert "skips_extension/_native*.so" in caught.value.message
+    assert "Perhaps it needs FORCE_NATIVE (setup.py:" in caught.value.findings[0].fix
     match = re.search(r"kept as (.*\.whl)", caught.value.hint)
     assert match is not None
     assert Path(match[1]).is_file()
@@ -414,7 +415,7 @@ def test_wheel_that_changes_after_the_build_is_not_published(
         directory.log.touch()
         return copy_out("sound", make_wheel("sound", folder="raw").parent, wheels, wheels / "log")
 
-    def check_build(wheel: Path, *_: object) -> tuple[WheelAudit, list[Finding]]:
+    def check_build(wheel: Path, *_: object, **__: object) -> tuple[WheelAudit, list[Finding]]:
         if is_changed:
             other = make_wheel("sound", files={"sound.py": b"ANSWER = 43"}, folder="other")
             other.replace(wheel)

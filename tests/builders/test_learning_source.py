@@ -11,6 +11,7 @@ import pytest
 from builders.source_facts.build_script import read_script
 from builders.source_facts.facts import SourceFacts
 from builders.source_facts.reading import has_extensions, learn_source
+from builders.source_facts.recipe_draft import draft_recipes
 from resolver.errors import UsageError
 
 Learn = Callable[..., SourceFacts]
@@ -393,3 +394,31 @@ def test_missing_files_of_a_comprehension_are_reported(learn: Learn) -> None:
         **{"src/a.cpp": ""},
     )
     assert facts.missing == ("src/b.cpp",)
+
+
+@pytest.mark.parametrize(
+    ("optional", "expected"),
+    [
+        ((), ("p/core*.so",)),
+        (("p.gpu",), ("p/core*.so", "p/gpu*.so")),
+        (("p.gpu", "p.gpu"), ("p/core*.so", "p/gpu*.so")),
+        (("p.gpu", "p.hopper"), ("p/core*.so",)),
+    ],
+)
+def test_of_several_optional_extensions_none_must_be_in_the_wheel(
+    learn: Learn, optional: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    """A script that names one in both branches of a condition has only one."""
+    lines = [
+        f"if os.getenv('X{n}'):\n    more.append(CUDAExtension('{name}', ['a.cu']))"
+        for n, name in enumerate(optional)
+    ]
+    facts = learn(
+        "import os\nfrom setuptools import setup\nfrom torch.utils.cpp_extension import CUDAExtension\n"
+        "more = [CUDAExtension('p.core', ['a.cu'])]\n"
+        + "\n".join(lines)
+        + "\nsetup(name='p', ext_modules=more)",
+        **{"a.cu": ""},
+    )
+    rocm = next(recipe for recipe in draft_recipes(facts, "p.tar.gz") if recipe.backend == "rocm")
+    assert rocm.must_contain == expected

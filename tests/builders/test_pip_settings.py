@@ -146,17 +146,19 @@ def test_local_directory_is_reachable() -> None:
 
 def test_package_sources_are_those_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sources = package_sources()
-    assert sources == ((pypi_simple.PYPI_SIMPLE_ENDPOINT,), ())
+    assert sources == ((pypi_simple.PYPI_SIMPLE_ENDPOINT,), (), ())
     write(tmp_path / "named.conf", "[global]\nindex-url = http://one/simple\nextra-index-url = http://two\n")
     monkeypatch.setenv("PIP_FIND_LINKS", f"{tmp_path} http://host/links.html")
     assert package_sources() == (
         ("http://one/simple", "http://two"),
         (tmp_path.as_uri(), "http://host/links.html"),
+        (),
     )
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "http://four")
     own = package_sources("http://own", ["http://two", "http://three"])
     assert own.indexes == ("http://own", "http://two", "http://three", "http://four")
-    assert own.by_preference == ("http://two", "http://three", "http://four", "http://own")
+    assert own.by_preference == ("http://two", "http://three", "http://own", "http://four")
+    assert own.equal == ("http://four",)
 
 
 def test_no_index_leaves_the_options(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -491,13 +491,31 @@ def nothing_left(directory: Path) -> bool:
     return not directory.exists() or not list(directory.iterdir())
 
 
-def test_zip_archive_is_rejected_with_hint(tmp_path: Path) -> None:
-    archive = tmp_path / FILE
+def test_zip_archive_of_an_old_release_is_unpacked(tmp_path: Path) -> None:
+    archive = tmp_path / "tiny-1.0.zip"
+    with zipfile.ZipFile(archive, "w") as sink:
+        sink.writestr("tiny-1.0/setup.py", "print()")
+    assert (unpack_sdist(archive, tmp_path / "out") / "setup.py").read_text() == "print()"
+
+
+@pytest.mark.parametrize("member", ["../escaped", "/escaped", "a/../../escaped", "a" + "/b" * 300])
+def test_zip_archive_with_a_path_outside_is_refused(tmp_path: Path, member: str) -> None:
+    archive = tmp_path / "tiny-1.0.zip"
     with zipfile.ZipFile(archive, "w") as sink:
         sink.writestr("tiny-1.0/setup.py", "")
-    with pytest.raises(SourceError, match="is a zip archive") as caught:
+        sink.writestr(member, "")
+    with pytest.raises(SourceError, match=r"outside of the source|too many directories"):
         unpack_sdist(archive, tmp_path / "out")
-    assert "git commit" in caught.value.hint
+    assert nothing_left(tmp_path / "out")
+    assert not (tmp_path / "escaped").exists()
+
+
+@pytest.mark.parametrize("content", [b"PK\3\4", b"PK\3\4" + b"x" * 100])
+def test_damaged_zip_archive_is_an_error(tmp_path: Path, content: bytes) -> None:
+    archive = tmp_path / "tiny-1.0.zip"
+    archive.write_bytes(content)
+    with pytest.raises(SourceError, match="Cannot unpack"):
+        unpack_sdist(archive, tmp_path / "out")
 
 
 @pytest.mark.parametrize("file", ["../escaped", "a/b.tar.gz", "", ".."])

@@ -303,12 +303,13 @@ def test_build_requirements_of_a_first_index_that_does_not_answer_come_from_no_o
 def test_resolve_takes_projects_from_the_first_index(
     both: str, evil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """Ours is the extra index, so the public one cannot replace its projects; pip's rule is an option."""
+    """The user names ours, so the public one cannot replace its projects; pip's rule is an option."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_INDEX_URL", evil)
-    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", both)
+    monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
     command = ["resolve", "mpmath", "ninja<99", "--backend", "cpu", "--python", running_python()]
+    command += ["--extra-index-url", both]
     for options, version in (([], "1.3.0"), (["--index-strategy", "unsafe-best-match"], f"99.0+{LABEL}")):
         assert main([*command, *options, "-o", f"{version}.lock"]) == 0
         pick = read_lock(Path(f"{version}.lock")).pick("mpmath")

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import subprocess
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,8 +208,8 @@ def test_layer_holds_only_what_the_image_lacks(user: User) -> None:
     target = ["--site", "local", "--backend", "rocm", "--gfx90a", "--driver", "30.30"]
     kept = ["--base-image", str(user.image), "--executor", "local", "--format", "json"]
 
-    def make(*requirements: str) -> subprocess.CompletedProcess[str]:
-        words = ["build-layer", "x.sqsh", *requirements, *target, *kept]
+    def make(*requirements: str, out: str = "x.sqsh") -> subprocess.CompletedProcess[str]:
+        words = ["build-layer", out, *requirements, *target, *kept]
         return user.rig.matrix(*words, cwd=user.work, env={"PIP_FIND_LINKS": str(others)})
 
     refused = make("cext", f"numpy!={NUMPY}")
@@ -226,10 +227,19 @@ def test_layer_holds_only_what_the_image_lacks(user: User) -> None:
     assert (user.work / "x.sqsh").read_bytes() == first
     layer = json.loads(done.stdout)["layer"]
     assert layer["hides"] == []
+    wheels = [zipfile.ZipFile(path) for path in (user.work / "x.sqsh.files" / "wheels").glob("*.whl")]
+    content = sum(member.file_size for wheel in wheels for member in wheel.infolist())
+    assert len(wheels) == 2
+    assert layer["size"] <= 1.05 * content
     program = "import einops, tinyext, numpy; print(numpy.__file__)"
     ran = user.run("bash", "-c", f"{layer['run']} -c '{program}'")
     good(ran)
     assert ran.stdout.startswith("/opt/venv/lib/")
+
+    kept[1] = str(user.rig.image)
+    good(make("einops", out="no-torch.sqsh"))
+    assert {pick.name for pick in read_lock(user.work / "no-torch.lock").distributions} == {"einops"}
+    kept[1] = str(user.image)
 
     hidden = make("notriton")
     assert hidden.returncode == 1, hidden.stdout + hidden.stderr

@@ -190,7 +190,8 @@ def test_hashes_are_complete_and_pip_checks_them(work: Path, pips: Path, consume
     ]
     requirements.write_text("\n".join(section) + "\n")
     for version in (OLDEST, NEWEST):
-        done = pip(pips, version, work, "--require-hashes", "--no-deps", "-r", "section.txt")
+        limits = ["-c", "out/constraints.txt"] if consumer == "pip" else []
+        done = pip(pips, version, work, "--require-hashes", "--no-deps", "-r", "section.txt", *limits)
         assert done.returncode == 0, done.stderr
         assert installed(work / "installed") == EXPECTED
         shutil.rmtree(work / "installed")

@@ -6,10 +6,13 @@ are in ``tests/integration/test_cotainr.py``.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -697,12 +700,64 @@ def test_layer_continues_after_its_script_was_killed(on_image: Path, monkeypatch
     del on_image
 
 
+STOPS = [
+    ("matrix.building.work.write_lock", "before"),
+    ("matrix.commands.fetch.fetch_lock", "before"),
+    ("matrix.building.work.write_files", "after"),
+    ("matrix.building.container.run", "before"),
+    ("matrix.building.container.run", "after"),
+    ("matrix.building.work.judge_thing", "before"),
+    ("matrix.building.work.judge_thing", "after"),
+    ("matrix.building.container.share_finished", "after"),
+]
+"""In each step: the copy of the lock, the wheels, the scripts, the tool, the verification, and the end."""
+
+
+@pytest.mark.slow
+def test_layer_continues_after_a_kill_in_each_step(on_image: Path, monkeypatch: Patch) -> None:
+    """The process ends at once, as with SIGKILL; the same command then makes the same bytes."""
+    assert layer() == 0
+    first = Path("x.sqsh").read_bytes()
+    for stop, moment in STOPS:
+        Path("x.sqsh").unlink()
+        shutil.rmtree("x.sqsh.files")
+        child = os.fork()
+        if not child:
+            module = importlib.import_module(stop.rpartition(".")[0])
+            monkeypatch.setattr(stop, partial(_killed, getattr(module, stop.rpartition(".")[2]), moment))
+            layer()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 137, stop
+        assert not Path("x.sqsh").exists(), stop
+        assert layer() == 0
+        assert Path("x.sqsh").read_bytes() == first, stop
+        assert not [*Path("x.sqsh.files").glob("x.sqsh*")], stop
+    del on_image
+
+
+def _killed(real: Callable[..., Any], moment: str, *args: Any, **options: Any) -> None:
+    if moment == "after":
+        real(*args, **options)
+    os._exit(137)
+
+
 def test_layer_needs_its_image_and_its_name(on_image: Path, capsys: Capture) -> None:
     assert main(["build-layer", "x.sif"]) == 2
     assert (
         "The first argument is the layer to build, but 'x.sif' does not end in .sqsh."
         in capsys.readouterr().err
     )
+    Path("theirs.sqsh").write_text("not a layer")
+    assert main(["build-layer", "theirs.sqsh"]) == 2
+    assert "theirs.sqsh exists and is not a layer" in capsys.readouterr().err
+    assert Path("theirs.sqsh").read_text() == "not a layer"
+    assert main(["build-layer", "y.sqsh"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: No requirement is named"), "nothing was resolved, and there is no step"
+    assert not [*Path().glob("[ty]*.files")]
+    Path("base.json").write_text('{"apt": [], "pip": []}')
+    assert layer("--base-image", "base.json") == 3
+    assert "base.json is the list of an image's content" in capsys.readouterr().err
     (on_image / "base.sif").unlink()
     assert layer() == 3
     assert "The base image base is not on this machine" in capsys.readouterr().err

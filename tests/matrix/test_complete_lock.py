@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import uv
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from packaging.pylock import Pylock
 from ruamel.yaml import YAML
@@ -23,7 +25,10 @@ from builders.network.urls import public_index
 from matrix.api import write_lock
 from matrix.cli import main
 from matrix.consumers import consumer_names
+from matrix.consumers.shared.installation import Installation, Layout
+from matrix.consumers.shared.requirements import requirement_lines
 from matrix.consumers.shared.shell import installed_check
+from resolver.indexes import File
 from resolver.lock import read_lock
 from resolver.model import BaseImage, Resolution
 from tests.support.locks import built_pick, local_file, lock_of, locked_pick, with_image, with_kept
@@ -150,6 +155,22 @@ def test_beside_a_file_without_hash_others_are_urls_with_hashes(work: Path) -> N
         *(f"{name} @ {files[name].url}#sha256={files[name].sha256}" for name in ("torch", "sympy")),
         "mpmath==1.3.0",
     }
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=6))
+def test_each_line_has_the_hash_that_is_known(known: list[bool]) -> None:
+    names = [f"p{number}-1.0-py3-none-any.whl" for number in range(len(known))]
+    files = [
+        File(name, f"https://files.example/{name}", str(number) * 64 if known[number] else "", index=TORCH)
+        for number, name in enumerate(names)
+    ]
+    lock = lock_of(*(locked_pick(file.name[:2], "1.0", file, index=TORCH) for file in files))
+    lines = requirement_lines(Installation(lock), Layout("requirements.txt", Path("index")), "file:///index")
+    for number, is_known in enumerate(known):
+        (line,) = (line for line in lines if line.startswith(f"p{number}"))
+        digest = str(number) * 64
+        hashed = f" --hash=sha256:{digest}" if all(known) else f"#sha256={digest}"
+        assert line.endswith(hashed) if is_known else line == f"p{number}==1.0"
 
 
 def test_file_without_hash_is_error_for_pylock(work: Path, capsys: Capture) -> None:

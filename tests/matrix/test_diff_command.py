@@ -180,3 +180,25 @@ def test_images_are_compared_as_lists_and_as_rows(capsys: Capture, tmp_path: Pat
     a, b = str(tmp_path / "a.json"), str(tmp_path / "b.json")
     assert changes(a, b) == {"einops": ("0.8.1", ""), "torch": ("2.9.1+rocm6.4", "2.10.0+rocm7.0")}
     assert changes(image, b) == {"torch": ("2.9.1+rocm6.4", "2.10.0+rocm7.0"), "rocm": ("6.4.4", "7.0.2")}
+
+
+OLD_IMAGE = "lumi-multitorch-torch-u24r64f21m43t29-20260319_153422.sif"
+NEW_IMAGE = "lumi-multitorch-full-u24r70f21m50t210-20260513_121430.sif"
+
+
+def test_layer_is_moved_to_another_image(capsys: Capture, tmp_path: Path) -> None:
+    """`diff` says whether what is over the image still fits; `build-layer` says what it becomes."""
+    (tmp_path / "matrix.toml").unlink()
+    site = ["--site", "lumi-g", "--date", "2026-11-20"]
+    words = ["resolve", "deepspeed", *site, "--base-image", OLD_IMAGE, "--keep-installed", "image"]
+    run(capsys, *words, "-o", "deepspeed.lock")
+    sides = ["--from-base-image", OLD_IMAGE, "--base-image", NEW_IMAGE]
+    document = run_json(capsys, "diff", "deepspeed.lock", *site, *sides, code=1)
+    (broken,) = (change for change in document["consequences"] if change["kind"] == "lock")
+    assert "contains deepspeed 0.18.9+lumi.aif.dsops" in str(broken["now"])
+
+    assert main(["build-layer", "deepspeed.sqsh", "--base-image", NEW_IMAGE, "--dry-run", *site[2:]]) == 0
+    lines = [line.strip() for line in capsys.readouterr().err.splitlines()]
+    assert f"{OLD_IMAGE} -> {NEW_IMAGE}" in lines
+    assert "of the image: torch 2.9.1+rocm6.4 -> 2.10.0, rocm 6.4.4 -> 7.0.2" in lines
+    assert "now in the image: deepspeed 0.18.9+lumi.aif.dsops" in lines

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import tempfile
 import tomllib
 from collections.abc import Iterable
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -106,19 +108,24 @@ PATHS_AND_REMARKS = {
 
 
 @pytest.fixture(scope="module")
-def accepted(
-    request: pytest.FixtureRequest, data: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> dict[Place, list[str]]:
+def accepted(request: pytest.FixtureRequest) -> dict[Place, list[str]]:
+    return accepted_texts(request.param)
+
+
+@cache  # pytest forgets a fixture when its parameter changes, which it does with every consumer
+def accepted_texts(tried: int) -> dict[Place, list[str]]:
     """Return the visible texts that a lock may have, by place; each place has other texts, to save time."""
-    path = tmp_path_factory.mktemp("accepted") / "matrix.lock"
-    return {
-        place: [
-            text
-            for text in (VISIBLE * 2)[position % len(VISIBLE) :][: request.param]
-            if not refusal(with_text(data, place, text), path)
-        ]
-        for position, place in enumerate(places(data))
-    }
+    data = data_of(everything(keeps_torch=False))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "matrix.lock")
+        return {
+            place: [
+                text
+                for text in (VISIBLE * 2)[position % len(VISIBLE) :][:tried]
+                if not refusal(with_text(data, place, text), path)
+            ]
+            for position, place in enumerate(places(data))
+        }
 
 
 @pytest.mark.parametrize("accepted", [2, pytest.param(9, marks=pytest.mark.slow)], indirect=True)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -370,3 +373,70 @@ def test_requirement_on_python_is_the_same_as_the_option(capsys: Capture) -> Non
         main(["resolve", "web", "--backend", "cpu", "--index-url", own, "--no-lock", "--format", "json"]) == 0
     )
     assert running_python() in {pick["version"] for pick in json.loads(capsys.readouterr().out)["picks"]}
+
+
+def pip_chooses(name: str) -> str:
+    """Return the version that pip takes with its own configuration."""
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
+    with_report = [*command, "--no-deps", "--report", "-", name]
+    report = json.loads(subprocess.run(with_report, check=True, capture_output=True, text=True).stdout)
+    version: str = report["install"][0]["metadata"]["version"]
+    return version
+
+
+def configure_pip(monkeypatch: pytest.MonkeyPatch, default: str, extra: str, *links: Path) -> None:
+    """Write a pip.conf, and leave nothing else that configures pip."""
+    for name in filter(lambda name: name.startswith("PIP_"), [*os.environ]):
+        monkeypatch.delenv(name)
+    lines = [
+        f"index-url = {default}",
+        f"extra-index-url = {extra}",
+        *(f"find-links = {one}" for one in links),
+    ]
+    Path("pip.conf").write_text("\n".join(["[global]", *lines, ""]))
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(Path("pip.conf").absolute()))
+
+
+@pytest.mark.parametrize("newest_on", ["mirror", "default", "links"])
+def test_indexes_of_pips_settings_count_alike_as_for_pip(
+    newest_on: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """A partial mirror as the extra index does not hide what the other index has."""
+    versions = {"mirror": "1.0", "default": "1.1", "links": "1.2"} | {newest_on: "2.0"}
+    urls = {place: made(place, {"web": [(version, ["core"])]}) for place, version in versions.items()}
+    made("default", {"core": [("1.0", [])]})
+    links = Path("flat").absolute()
+    links.mkdir()
+    for wheel in Path("links").rglob("*.whl"):
+        shutil.copy(wheel, links)
+    configure_pip(monkeypatch, urls["default"], urls["mirror"], links)
+    assert pip_chooses("web") == "2.0"
+    assert resolved("web") == {"web": "2.0", "core": "1.0"}
+    assert "also has a project" not in capsys.readouterr().err
+    Path("matrix.lock").unlink()
+    first = resolved("web", "--index-strategy", "first-index")
+    assert first["web"] == ("1.2" if newest_on == "default" else "2.0")
+
+
+def test_named_index_comes_before_those_of_pips_settings(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    one: list[tuple[str, list[str]]] = [("1.0", [])]
+    own = made("own", {"web": one, "lib": one})
+    public = made("public", {"web": [("3.0rc1", []), ("2.0", [])], "lib": one, "core": one})
+    configure_pip(monkeypatch, public, made("empty", {"other": one}))
+    found = resolved("web", "lib", "core", "--extra-index-url", own)
+    assert found == {"web": "1.0", "lib": "1.0", "core": "1.0"}
+    error = " ".join(capsys.readouterr().err.split())
+    text = "has newer releases, which do not count, because an index before it has the project: web 2.0."
+    assert error.count("has newer releases") == 1
+    assert f"{public} {text}" in error
+
+
+@pytest.mark.parametrize("is_ours_first", [True, False])
+def test_a_labelled_wheel_of_a_later_equal_index_replaces_nothing(
+    monkeypatch: pytest.MonkeyPatch, *, is_ours_first: bool
+) -> None:
+    first = made("first", {"web": [("1.0", []), *([(f"1.0+{LABEL}", [])] if is_ours_first else [])]})
+    configure_pip(monkeypatch, made("second", {"web": [(f"99.0+{LABEL}", [])]}), first)
+    assert resolved("web")["web"].startswith("1.0")

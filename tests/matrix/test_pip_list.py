@@ -165,6 +165,7 @@ def test_missing_list_is_exit_2(capsys: Capture) -> None:
 APT = {"libc6": "2.39-0ubuntu8.7", "python3": "3.12.3-0ubuntu2", "rocm-core": "6.4.4.60404-129~24.04"}
 PIP = {"torch": "2.9.1+rocm6.4", "pytorch-triton-rocm": "3.5.1", "zope.interface": "7.2"}
 KEPT = {"pytorch-triton-rocm": "3.5.1", "torch": "2.9.1+rocm6.4", "zope-interface": "7.2"}
+STATED = {"python": "3.12", "rocm": "6.4.4"}
 SITE = "opt/venv/lib/python3.12/site-packages"
 
 
@@ -220,7 +221,9 @@ FORMS = ("lumi", "CycloneDX", "SPDX")
 def test_sboms_of_an_image_are_equal(form: str, catalog: Catalog) -> None:
     """The same image, of whose Pythons only the one with torch counts."""
     Path("image.json").write_text(sbom(form))
-    assert read_preinstalled("image.json", catalog) == Preinstalled("image.json", KEPT)
+    assert read_preinstalled("image.json", catalog) == Preinstalled("image.json", KEPT | STATED)
+    of_image = read_preinstalled(IMAGE, catalog, "image.json")
+    assert of_image == Preinstalled(IMAGE, KEPT), "Python and ROCm are those of the row"
     reading = read(Path("image.json"))
     assert (reading.kind, reading.python) == ("list of an image", "3.12")
     assert reading.platform == {"glibc": "2.39", "rocm": "6.4.4"}
@@ -278,7 +281,7 @@ def test_list_of_another_image_is_said(
     image = find_image(tmp_path / "mine")
     for form in FORMS:
         Path("list.json").write_text(sbom(form, sha256=image.sha256))
-        assert read_preinstalled("list.json", catalog, str(image.path)).installed == KEPT
+        assert read_preinstalled("list.json", catalog, str(image.path)).installed == KEPT | STATED
     for text, said in [
         (sbom("lumi", {**PIP, "torch": "2.8.0"}), "torch 2.8.0 in the list, 2.9.1+rocm6.4 in the image"),
         (sbom("SPDX", sha256="ab" * 32), f"the list is of sha256:{'ab' * 32}, the image is {image.digest}"),

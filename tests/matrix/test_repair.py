@@ -51,6 +51,14 @@ def test_environment_that_resolves_is_not_changed() -> None:
     assert changes == []
 
 
+def test_wheel_that_we_built_from_an_sdist_is_that_release() -> None:
+    """No index has its label, and the catalog does not know it."""
+    projects: Projects = {"a": {"2": FakeRelease(sdist=True, wheels=()), "1": []}}
+    answer, requirements, changes = repaired(projects, {"a": "2+cpu.notorch"})
+    assert isinstance(answer, Resolution)
+    assert (requirements, changes, answer.built()[0].pinned) == ({"a": "a==2"}, [], "2+cpu.notorch")
+
+
 @pytest.mark.parametrize(
     ("published", "requirement", "version"),
     [

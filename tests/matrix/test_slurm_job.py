@@ -148,3 +148,10 @@ def test_caches_leave_the_node_with_the_job(folders: dict[str, Path], tmp_path: 
         assert f"{cache}/triton-used" in done.stdout, done.stderr
         assert done.returncode == (7 if case == "fails" else 0)
     assert not os.path.lexists(cache)
+
+
+def test_problems_that_give_wrong_results_are_in_the_header(folders: dict[str, Path]) -> None:
+    for folder in folders.values():
+        for name in SCRIPTS:
+            header = (folder / name).read_text().partition("#SBATCH")[0]
+            assert re.search(r"(?m)^# Known problem: torch .* training may silently diverge", header)

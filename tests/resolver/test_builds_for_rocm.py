@@ -409,7 +409,8 @@ def test_the_content_of_a_named_image_is_kept(
             "cupy 14.2.0 7.1",
         ),  # its sdist lists cuda-pathfinder, which a build for ROCm does not need
         ("cupy", TUOLUMNE, "cupy-rocm-7-0 14.2.0 7.0"),
-        ("cupy", LUMI, "cupy 13.6.0 6.4"),
+        ("cupy", LUMI, "cupy-rocm-7-0 14.2.0 7.0"),
+        ("cupy", f"{LUMI} 2026-08-15", "cupy 13.6.0 6.4"),  # not yet a year older than the newest
         ("cupy==13.6.0", FRONTIER, "cupy 13.6.0 6.4"),
     ],
 )
@@ -417,7 +418,8 @@ def test_cupy_means_the_wheel_for_the_chosen_rocm(
     catalog: Catalog, indexes: FakeIndexes, text: str, site: str, expected: str
 ) -> None:
     """It is compiled if the site advises a ROCm without wheels, or if the wheels have other versions."""
-    lock = resolved(catalog, indexes, text, site)
+    site, _, day = site.partition(" ")
+    lock = resolved(catalog, indexes, text, site, day=day or DAY)
     name, version, line = expected.split()
     (pick,) = (pick for pick in lock.picks if pick.name.startswith("cupy"))
     assert (pick.name, pick.version) == (name, version)

@@ -352,3 +352,19 @@ def test_shipped_refusals_conflict_as_a_whole(catalog: Catalog) -> None:
             alone = resolve(catalog, ask(catalog, part, day="2026-11-01", driver="31.40"))
             here = resolve(catalog, ask(catalog, part, day="2026-11-01"))
             assert isinstance(here, Resolution) or isinstance(alone, Resolution), part
+
+
+def test_problem_is_not_that_of_an_excepted_variant(catalog: Catalog) -> None:
+    rows = [row for row in catalog.known_bad.values() if row.except_variant]
+    assert rows
+    for row in rows:
+        name = next(iter(row.combination))
+        for variant, expected in ((row.except_variant, False), ("", True)):
+            suffix = f"[{variant}]" if variant else ""
+            found = resolve(catalog, ask(catalog, f"{name}{suffix}{row.combination[name]}"))
+            assert isinstance(found, Resolution), found
+            pick = found.pick(name)
+            assert pick is not None
+            if not variant and pick.variant:
+                continue  # the default of the catalog is the variant
+            assert any(row.problem in text for text in found.warnings) is expected, variant

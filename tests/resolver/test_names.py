@@ -6,11 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
+from resolver.compiling.names import distributions_of_module
 from resolver.errors import UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog, load
 from resolver.model import Preinstalled, Request, Resolution
-from resolver.requirements import parse_requirement
+from resolver.requirements import normalize_name, parse_requirement
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease
 
@@ -109,6 +110,24 @@ def test_name_near_a_package_is_no_mistake_if_both_are_requested(catalog: Catalo
     assert "close to" not in warnings(catalog, indexes, "torchx torch")
 
 
+@pytest.mark.parametrize("module", ["PIL", "cv2", "yaml", "bs4", "serial", "docx"])
+def test_distribution_of_a_module_is_suggested(catalog: Catalog, module: str) -> None:
+    meant = distributions_of_module(normalize_name(module))
+    assert meant
+    hint = error(catalog, cpu(catalog, module), FakeIndexes({})).hint
+    assert hint.startswith(f"Did you mean {' or '.join(meant)}?")
+    indexes = FakeIndexes({name: {"1.0": []} for name in (normalize_name(module), *meant)})
+    text = f"usually comes from {' or '.join(meant)}."
+    assert text in warnings(catalog, indexes, f"torch {module}")
+    assert text not in warnings(catalog, indexes, f"torch {module} {meant[0]}")
+
+
+def test_no_package_of_the_catalog_is_taken_for_a_module_of_another(catalog: Catalog) -> None:
+    modules = dict.fromkeys(catalog.package, ()) | dict.fromkeys(catalog.wrong_name, ())
+    taken = {name: distributions_of_module(name) for name in modules if distributions_of_module(name)}
+    assert all(set(catalog.wrong_name[name].means) & {*meant} for name, meant in taken.items()), taken
+
+
 @pytest.mark.parametrize(
     ("typed", "published"),
     [
@@ -157,7 +176,7 @@ def test_other_invalid_requirement_has_a_general_hint(text: str) -> None:
     [
         ("torch==2.9.5", "The nearest versions are 2.9.1 and 2.10.0."),
         ("torch==2.9.5+rocm6.4", "The nearest versions are 2.9.1 and 2.10.0."),
-        ("torch==2.9.1+rocm7.9", "Known labels of this version: 2.9.1+rocm6"),
+        ("torch==2.9.1+rocm7.9", "Known labels of this version: 2.9.1+rocm7.13.0"),
         ("torch==99", "The nearest version is "),
         ("flash-attn==2.9.0", "The nearest version is 2.8."),
         ("apex==0.0.1", "The nearest version is "),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import pytest
 from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
-from resolver.errors import UsageError
+from resolver.errors import CycleError, LockError, UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Backend, Recipe
 from resolver.indexes import Content, SourceClass
@@ -142,12 +142,42 @@ def test_drafted_build_comes_after_torch_and_what_its_script_imports(catalog: Ca
     }
 
 
+def test_cycle_of_builds_is_named(catalog: Catalog) -> None:
+    """The script of ext imports helper, whose wheel requires ext."""
+    projects: Projects = {
+        "ext": {"1.0": replace(STATIC, source=_draft("torch", "cpu"))},
+        "helper": {"1": ["ext"]},
+    }
+    with pytest.raises(CycleError, match=r"(ext|helper) -> (ext|helper) -> "):
+        _resolved(catalog, FakeIndexes(projects), "helper")
+
+
 def test_drafted_recipe_is_the_same_in_a_lock_that_was_read(catalog: Catalog, tmp_path: Path) -> None:
     """An empty list is not the default of ``match-runtime``, so it must not be left out."""
     indexes = FakeIndexes({"ext": {"1.0": replace(STATIC, source=_draft("pure", "cpu"))}})
     lock = _resolved(catalog, indexes, "ext")
     (tmp_path / "matrix.lock").write_text(dumps(lock))
     assert read_lock(tmp_path / "matrix.lock").picks == lock.picks
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"package": "torch"}, "it is for torch ==1.0"),
+        ({"releases": ""}, "it is for ext"),
+        ({"environment": {"A": "{other}"}}, "unknown placeholder"),
+        ({"environment": {"A=$(x)": "1"}}, "is not the name of an environment variable"),
+        ({"declared": ("-r file",)}, "is not a valid requirement"),
+    ],
+)
+def test_recipe_in_a_lock_of_others_is_checked(catalog: Catalog, change: dict[str, Any], text: str) -> None:
+    indexes = FakeIndexes({"ext": {"1.0": replace(STATIC, source=_draft("pure", "cpu"))}})
+    lock = _resolved(catalog, indexes, "ext")
+    (pick,) = lock.built()
+    assert pick.recipe is not None
+    other = replace(pick, recipe=replace(pick.recipe, **change))
+    with pytest.raises(LockError, match=f"the recipe of ext: .*{text}"):
+        dumps(replace(lock, picks=tuple(other if one is pick else one for one in lock.picks)))
 
 
 def test_torch_that_a_source_needs_and_the_request_lacks_is_named(catalog: Catalog) -> None:

@@ -519,6 +519,17 @@ def test_what_contradicts_a_preinstalled_release_is_a_conflict_unless_it_is_repl
     assert isinstance(conflict, Conflict)
     assert text in [item.text for item in conflict.core]
     assert any("b" in getattr(one.request.preinstalled, "replaced", ()) for one in conflict.suggestions)
+    kept_too = [one for one in conflict.suggestions if one.request.preinstalled == kept]
+    nearest = [
+        answer(projects, *(each.text for each in one.request.requirements), preinstalled=kept)
+        for one in kept_too
+    ]
+    assert {"b": "b 0.5", "c": "c 1"}[asked[0]] in [
+        f"{pick.name} {pick.version}"
+        for found in nearest
+        if isinstance(found, Resolution)
+        for pick in found.distributions
+    ]
     replaced = Preinstalled("environment", {"a": "1"}, ("b",))
     resolution = answer(projects, asked, preinstalled=replaced)
     assert isinstance(resolution, Resolution)

@@ -91,6 +91,7 @@ class FakeIndexes:
         direct: Mapping[str, tuple[str, str, FakeRelease]] | None = None,
     ) -> None:
         self.urls = tuple(urls)
+        self.equal = ()
         self.asked: list[str] = []
         """The projects that were queried, in this order."""
         self.read: list[str] = []

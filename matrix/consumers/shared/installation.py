@@ -60,6 +60,8 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     """The glibc of the machine that a consumer without base image runs on, and a name of the machine."""
     job: Job | None = None
     """How the site starts programs in Slurm jobs, if known."""
+    problems: Sequence[str] = ()
+    """Known problems that give wrong results or hang."""
 
     def __post_init__(self) -> None:
         if not self.python:
@@ -199,7 +201,23 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     @property
     def incomplete(self) -> str:
         """What the lock leaves to pip, and how to lock it; empty if the lock is complete."""
-        return "" if self.is_complete else " ".join(left_to_pip(self))
+        if self.is_complete:
+            return ""
+        lock, reasons = self.lock, (reason.rstrip(".") for reason in self.left_open)
+        from_git = any(not pick.files for pick in self.built)
+        published = any(pick.origin == "published" for pick in self.installed)
+        if from_git and (lock.is_complete or not (lock.left_open or published)):
+            hint = (
+                "The requirements of a wheel are known after its build: `matrix build-container` locks them. "
+                "Or `matrix catalog learn WHEEL --apply` writes them into a file of facts: name it with "
+                "--catalog, and resolve again."
+            )
+        elif not lock.is_complete:
+            hint = "To lock everything, run `matrix resolve` with network access."
+        else:
+            hint = "Add the missing distributions to the request, and resolve again."
+        listed = shortened(reasons, most=2, separator="; ")
+        return f"The lock leaves to pip: {listed or 'other dependencies'}. {hint}"
 
     @property
     def indexes(self) -> list[str]:
@@ -220,6 +238,14 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     def preinstalled_torch(self) -> Distribution | None:
         """The torch of the base image, if the lock keeps it."""
         return next((pick for pick in self.preinstalled if pick.name == "torch"), None)
+
+    @property
+    def keeps_image(self) -> bool:
+        """Whether the Python of the base image is extended, and its packages stay."""
+        if self.preinstalled_torch is not None:
+            return True
+        kept, has_image = self.lock.request.preinstalled, self.lock.image is not None
+        return has_image and kept is not None and not any(pick.name == "torch" for pick in self.installed)
 
     @cached_property
     def on_top(self) -> list[Distribution]:
@@ -260,25 +286,6 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
             for name, version in preinstalled.installed.items()
             if name not in decided and is_version(version)
         }
-
-
-def left_to_pip(installation: Installation) -> tuple[str, str]:
-    """Return a sentence with the dependencies that the lock leaves to pip, and a hint on how to lock them."""
-    lock, reasons = installation.lock, installation.left_open
-    from_git = any(not pick.files for pick in installation.built)
-    published = [pick for pick in installation.installed if pick.origin == "published"]
-    if from_git and (lock.is_complete or not (lock.left_open or published)):
-        hint = (
-            "The requirements of a wheel are known after its build: `matrix build-container` locks them. "
-            "Or `matrix catalog learn WHEEL --apply` writes them into a file of facts: name it with "
-            "--catalog, and resolve again."
-        )
-    elif not lock.is_complete:
-        hint = "To lock everything, run `matrix resolve` with network access."
-    else:
-        hint = "Add the missing distributions to the request, and resolve again."
-    listed = shortened((reason.rstrip(".") for reason in reasons), most=2, separator="; ")
-    return f"The lock leaves to pip: {listed or 'other dependencies'}.", hint
 
 
 def index_of(pick: Distribution) -> str:

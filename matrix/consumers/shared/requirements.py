@@ -189,8 +189,8 @@ def reject_preinstalled(installation: Installation, environments: str) -> None:
 
 
 def require_torch_of_image(installation: Installation, consumer: str) -> None:
-    """Check that a lock keeps the torch of a base image."""
-    if installation.preinstalled_torch is not None:
+    """Check that a lock keeps the torch of a base image, or needs none and keeps what the image has."""
+    if installation.keeps_image:
         return
     if installation.lock.image is None:
         msg = f"The lock has no base image, but --for {consumer} requires an image with torch."

@@ -148,7 +148,7 @@ def environment_steps(installation: Installation, prefix: str, folder: str) -> s
     constraints, so that pip fails instead of replacing one. `prefix` and `folder` are paths without spaces.
     """
     torch = installation.preinstalled_torch
-    limits = _limits(installation, prefix) if torch else ""
+    keeps = installation.keeps_image
     return fill(
         "environment.sh",
         python=quote(installation.python),
@@ -158,11 +158,11 @@ def environment_steps(installation: Installation, prefix: str, folder: str) -> s
         epoch=SOURCE_DATE_EPOCH,
         no_deps=installation.no_deps,
         variables="".join(f"{name}={value} " for name, value in installation.rocm_variables.items()),
-        system="--system-site-packages" if torch else "",
-        limits=limits,
-        image_limits=f"-c {prefix}/image.txt" if torch else "",
+        system="--system-site-packages" if keeps else "",
+        limits=_limits(installation, prefix) if keeps else "",
+        image_limits=f"-c {prefix}/image.txt" if keeps else "",
         check=installed_check(installation.on_top, installation.preinstalled),
-        hides=_hides(installation, prefix) if torch else "",
+        hides=_hides(installation, prefix) if keeps else "",
     )
 
 

@@ -1,0 +1,160 @@
+"""A requested release that is years behind what the site can run gives way to a newer one.
+
+Platform and advice are decided first, and releases that were judged come before others. So a project whose
+newer releases require another ROCm would be chosen from years ago. The bound is an assumption of the one
+search: while a requested project has releases that are more than a year newer than the chosen one, one of
+these is assumed, and if there is a solution, it is the answer.
+"""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from typing import TYPE_CHECKING
+
+from resolver.compiling.problem import Demand, Link, is_prerelease
+from resolver.errors import TooLargeError
+from resolver.facts.schema import PLATFORM
+from resolver.indexes import InstalledFiles
+from resolver.model import Notice
+from resolver.requirements import PAIRED_WITH_TORCH
+from resolver.versions import join_words, version_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from resolver.indexes import ProjectRelease
+    from resolver.solving.search import Assumption
+    from resolver.solving.session import Solution
+    from resolver.solving.solver import Solver
+
+_BOUND = timedelta(days=365)
+_OF_PLATFORM = {*PLATFORM, "torch", *PAIRED_WITH_TORCH}
+"""What site and advice decide."""
+
+
+def recent(
+    solver: Solver, keep: Collection[str], solve: Callable[[Sequence[Assumption]], Solution | None]
+) -> tuple[list[Assumption], list[Notice]]:
+    """Return the assumptions under which no requested release is from years ago if possible, with notices.
+
+    `solve` returns the preferred solution under assumptions, which the solver then has: it has the preferred
+    one of all, and at the end that under the result. `keep` has the names whose releases stay.
+    """
+    names = {requirement.name for requirement in solver.request.requirements} - _OF_PLATFORM - {*keep}
+    kept: list[Assumption] = []
+    notices: list[Notice] = []
+    for name in sorted(names):
+        newer = _much_newer(solver, name)
+        if newer is None:
+            continue
+        before, platform, yielded = _version(solver, name), _platform(solver), len(kept)
+        while newer is not None:
+            try:
+                found = solve([*kept, newer])
+            except TooLargeError:
+                found = None
+            if found is None:
+                notices += _held_back(solver, name, newer, names)
+                solve(kept)
+                break
+            kept.append(newer)
+            newer = _much_newer(solver, name)
+        if len(kept) > yielded:
+            notices.append(_yielded(solver, name, before, platform))
+    return kept, notices
+
+
+def _much_newer(solver: Solver, name: str) -> Assumption | None:
+    """Return the releases that are more than a year newer than the chosen one, as an assumption."""
+    number = _variable(solver, name)
+    if number < 0:  # nothing requires it on the chosen Python
+        return None
+    bit = solver.search.domains[number].bit_length() - 1
+    days = dict(_days(solver, name, bit))
+    known = days.get(bit)
+    if known is None:
+        return None
+    (chosen, first), mask = known, 0
+    for bit, (version, day) in days.items():
+        is_newer = version_key(version) > version_key(chosen) and first + _BOUND < day
+        is_allowed = is_prerelease(chosen) or not is_prerelease(version)
+        if is_newer and is_allowed and day <= solver.request.target.date:
+            mask |= 1 << bit
+    return (number, mask) if mask else None
+
+
+def _variable(solver: Solver, name: str) -> int:
+    """Return the number of the variable of a distribution; -1 if it has none."""
+    choices = solver.projects.node(name)
+    return solver.session.number.get(name, -1) if choices is None else choices.number
+
+
+def _days(solver: Solver, name: str, chosen: int) -> Iterator[tuple[int, tuple[str, date]]]:
+    """Yield the releases that the request allows and whose day is known, by bit, with version and day.
+
+    Of a project, whose releases are sorted, these are the chosen one and newer ones.
+    """
+    choices = solver.projects.node(name)
+    if choices is None:
+        allowed = solver.world.demanded(name)
+        for bit, candidate in enumerate(solver.problem.variables[name].candidates, start=1):
+            if allowed >> bit & 1 and candidate.release and candidate.release.released:
+                yield bit, (candidate.version, candidate.release.released)
+        return
+    stated = [one.specifier for one in solver.world.stated(name)]
+    for bit, release in enumerate(choices.releases[:chosen], start=1):
+        if all(one is None or one.allows(release.version) for one in stated) and (day := _day(release)):
+            yield bit, (release.version, day)
+
+
+def _day(release: ProjectRelease) -> date | None:
+    files = () if isinstance(release, InstalledFiles) else release.files
+    times = [file.uploaded[:10] for file in files if file.uploaded and file.yanked is None]
+    return date.fromisoformat(min(times)) if times else None
+
+
+def _version(solver: Solver, name: str) -> str:
+    choices = solver.projects.node(name)
+    if choices is None:
+        return solver.problem.version(solver.world.solution, name)
+    return choices.release(solver.search.domains[choices.number].bit_length() - 1).version
+
+
+def _platform(solver: Solver) -> dict[str, str]:
+    solution = solver.world.solution
+    shown = {"rocm": "ROCm", "torch": "torch", "python": "Python"}
+    return {text: solver.problem.version(solution, name) for name, text in shown.items() if name in solution}
+
+
+def _yielded(solver: Solver, name: str, before: str, platform: dict[str, str]) -> Notice:
+    """Return what the preferred platform, or a release that was judged, would have brought."""
+    chosen, now = _version(solver, name), _platform(solver)
+    changed = [text for text in now if platform.get(text, now[text]) != now[text]]
+    if changed:
+        there = join_words([f"{text} {platform[text]}" for text in changed], joiner="and")
+        here = join_words([f"{text} {now[text]}" for text in changed], joiner="and")
+        text = (
+            f"{name} {chosen} was chosen, on {here}. With {there}, which would come first, the newest is "
+            f"{name} {before}, which is more than a year older."
+        )
+    else:
+        text = (
+            f"{name} {chosen} was chosen. {name} {before} would come first, because more is known about it, "
+            "but it is more than a year older."
+        )
+    return Notice("years-back", name, text)
+
+
+def _held_back(solver: Solver, name: str, newer: Assumption, names: Collection[str]) -> Iterator[Notice]:
+    """Yield which requested packages a proof names that nothing much newer of a project is possible."""
+    reasons = solver.session.refuting([newer])
+    others = {reason.variable.name for reason in reasons if isinstance(reason, Demand)}
+    others |= {reason.object for reason in reasons if isinstance(reason, Link) and not reason.subject}
+    if blamed := sorted(others & {*names, "torch", "rocm", "python"} - {name}):
+        stated = [one.text for one in solver.request.requirements if one.name in blamed]
+        if stated:
+            text = (
+                f"{name} has releases that are more than a year newer, which do not fit "
+                f"{join_words(stated, joiner='and')}."
+            )
+            yield Notice("years-back", name, text)

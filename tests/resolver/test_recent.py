@@ -1,0 +1,134 @@
+"""A requested release that is more than a year behind what the site can run is not chosen."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+
+import pytest
+
+from resolver.answers.resolve import resolve, solve
+from resolver.facts.catalog import Catalog, closed_names
+from resolver.indexes import Content
+from resolver.model import Resolution
+from resolver.solving.session import Refuted
+from resolver.versions import version_key
+from tests.resolver.solve_helpers import ask
+from tests.support.indexes import FakeIndexes, FakeRelease
+
+DAY = "2026-11-15"
+YEARS = "more than a year older"
+CP312 = ("cp312-cp312-manylinux_2_28_x86_64",)
+
+
+def answered(catalog: Catalog, text: str, indexes: FakeIndexes, **options: str) -> Resolution:
+    answer = resolve(catalog, ask(catalog, text, **{"day": DAY, **options}), indexes)  # type: ignore[arg-type]
+    assert isinstance(answer, Resolution), answer
+    return answer
+
+
+def version(answer: Resolution, name: str) -> str:
+    return next(pick.version for pick in answer.picks if pick.name == name)
+
+
+def about_years(answer: Resolution) -> list[str]:
+    return [text for text in answer.warnings if YEARS in text or "a year newer" in text]
+
+
+def speech(*, newest: str = "2026-08-01") -> FakeIndexes:
+    """Return a toolkit like NeMo, whose newest release needs a torch that the advised ROCm does not have."""
+    return FakeIndexes(
+        {
+            "speech": {
+                "0.11": FakeRelease(requires=["torch"], uploaded="2020-07-11T00:00:00Z"),
+                "2.7": FakeRelease(requires=["torch>=2.10"], uploaded=f"{newest}T00:00:00Z"),
+                "3.0rc1": FakeRelease(requires=["torch>=2.10"], uploaded="2026-09-01T00:00:00Z"),
+            }
+        }
+    )
+
+
+def test_platform_yields_to_a_release_that_is_years_newer(catalog: Catalog) -> None:
+    answer = answered(catalog, "speech", speech())
+    assert version(answer, "speech") == "2.7"
+    assert version_key(version(answer, "torch")) >= version_key("2.10")
+    (said,) = about_years(answer)
+    assert "speech 2.7 was chosen, on ROCm 7" in said
+    assert "With ROCm 6.4.4" in said
+    assert "the newest is speech 0.11" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "newest", "options"),
+    [
+        ("speech<2", "2026-08-01", {}),
+        ("speech==0.11", "2026-08-01", {}),
+        ("speech", "2021-07-11", {}),
+        ("speech", "2026-11-20", {}),
+        ("speech", "2026-08-01", {"prefer": "oldest"}),
+    ],
+)
+def test_what_the_request_says_is_older_stays(
+    catalog: Catalog, text: str, newest: str, options: dict[str, str]
+) -> None:
+    """So does a release that is a year older to the day, and one beside a release of a later day."""
+    answer = answered(catalog, text, speech(newest=newest), **options)
+    assert version(answer, "speech") == "0.11"
+    assert not about_years(answer)
+
+
+def test_kept_release_stays(catalog: Catalog) -> None:
+    request = ask(catalog, "speech", day=DAY)
+    answer = resolve(catalog, request, speech(), keep={"speech": "0.11"})
+    assert isinstance(answer, Resolution)
+    assert version(answer, "speech") == "0.11"
+
+
+def test_requirement_that_holds_a_project_back_is_named(catalog: Catalog) -> None:
+    answer = answered(catalog, "speech torch==2.7.1", speech())
+    assert version(answer, "speech") == "0.11"
+    (said,) = about_years(answer)
+    assert said == "speech has releases that are more than a year newer, which do not fit torch==2.7.1."
+
+
+def test_release_that_was_not_judged_is_taken_instead_of_one_of_years_ago(catalog: Catalog) -> None:
+    """DGL's only release that can be judged is from 2018."""
+    unread = Content("libgraph.so was not read", unread="libgraph.so (7 MB) was not read")
+    graphs = {
+        "0.1.3": FakeRelease(uploaded="2018-12-12T00:00:00Z"),
+        "2.1.0": FakeRelease(wheels=CP312, content=unread, uploaded="2024-03-05T00:00:00Z"),
+    }
+    answer = answered(catalog, "graphs", FakeIndexes({"graphs": graphs}))
+    assert version(answer, "graphs") == "2.1.0"
+    assert any(text.startswith("graphs 2.1.0 was chosen. graphs 0.1.3 would") for text in about_years(answer))
+    assert any(text.startswith("Not judged: graphs") for text in answer.warnings)
+
+
+@pytest.mark.parametrize("limit", ["", " rocm==6.2.*"])
+@pytest.mark.parametrize("site", ["lumi-g", "frontier"])
+def test_no_package_of_the_catalog_is_years_behind_what_resolves(
+    site: str, limit: str, catalog: Catalog
+) -> None:
+    """Pin every release that is more than a year newer than the chosen one: none resolves."""
+
+    def answer(text: str) -> Resolution | Refuted:
+        return solve(catalog, ask(catalog, f"{text}{limit}", site=site, day=DAY), FakeIndexes({}))
+
+    pinned, days = (
+        0,
+        {(row.package, row.version, row.variant): row.released for row in catalog.release.values()},
+    )
+    for name in sorted(closed_names(catalog, "rocm") & catalog.package.keys() - {"torch", "rccl-net"}):
+        found = answer(name)
+        picks = found.picks if isinstance(found, Resolution) else ()
+        for pick in (pick for pick in picks if pick.name == name):
+            day = days.get((name, pick.version, pick.variant))
+            for row in catalog.releases_of(name) if day else ():
+                if (
+                    day
+                    and row.released
+                    and day + timedelta(days=365) < row.released <= date.fromisoformat(DAY)
+                ):
+                    is_newer = version_key(row.version) > version_key(pick.version)
+                    pinned += is_newer
+                    assert not is_newer or isinstance(answer(f"{name}=={row.version}"), Refuted), row
+    assert pinned or not limit
