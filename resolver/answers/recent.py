@@ -33,33 +33,35 @@ _OF_PLATFORM = {*PLATFORM, "torch", *PAIRED_WITH_TORCH}
 
 
 def recent(
-    solver: Solver,
-    solution: Solution,
-    keep: Collection[str],
-    solve: Callable[[Sequence[Assumption]], Solution | None],
-) -> tuple[Solution, list[Notice]]:
-    """Return a solution without requested releases from years ago, if there is one, and notices.
+    solver: Solver, keep: Collection[str], solve: Callable[[Sequence[Assumption]], Solution | None]
+) -> tuple[list[Assumption], list[Notice]]:
+    """Return the assumptions under which no requested release is from years ago if possible, with notices.
 
-    `solve` returns the preferred solution under assumptions, and `keep` has the names whose releases stay.
+    `solve` returns the preferred solution under assumptions, which the solver then has: it has the preferred
+    one of all, and at the end that under the result. `keep` has the names whose releases stay.
     """
     names = {requirement.name for requirement in solver.request.requirements} - _OF_PLATFORM - {*keep}
     kept: list[Assumption] = []
     notices: list[Notice] = []
     for name in sorted(names):
-        while newer := _much_newer(solver, name):
-            before, platform = _version(solver, name), _platform(solver)
+        newer = _much_newer(solver, name)
+        if newer is None:
+            continue
+        before, platform, yielded = _version(solver, name), _platform(solver), len(kept)
+        while newer is not None:
             try:
                 found = solve([*kept, newer])
             except TooLargeError:
                 found = None
             if found is None:
-                notices += _held_back(solver, name, before, newer, names)
+                notices += _held_back(solver, name, newer, names)
                 solve(kept)
                 break
             kept.append(newer)
-            solution = found
+            newer = _much_newer(solver, name)
+        if len(kept) > yielded:
             notices.append(_yielded(solver, name, before, platform))
-    return solution, list({notice.subject: notice for notice in notices}.values())
+    return kept, notices
 
 
 def _much_newer(solver: Solver, name: str) -> Assumption | None:
@@ -67,8 +69,9 @@ def _much_newer(solver: Solver, name: str) -> Assumption | None:
     number = _variable(solver, name)
     if number < 0:  # nothing requires it on the chosen Python
         return None
-    days = dict(_days(solver, name))
-    known = days.get(solver.search.domains[number].bit_length() - 1)
+    bit = solver.search.domains[number].bit_length() - 1
+    days = dict(_days(solver, name, bit))
+    known = days.get(bit)
     if known is None:
         return None
     (chosen, first), mask = known, 0
@@ -86,8 +89,11 @@ def _variable(solver: Solver, name: str) -> int:
     return solver.session.number.get(name, -1) if choices is None else choices.number
 
 
-def _days(solver: Solver, name: str) -> Iterator[tuple[int, tuple[str, date]]]:
-    """Yield the releases that the request allows and whose day is known, by bit, with version and day."""
+def _days(solver: Solver, name: str, chosen: int) -> Iterator[tuple[int, tuple[str, date]]]:
+    """Yield the releases that the request allows and whose day is known, by bit, with version and day.
+
+    Of a project, whose releases are sorted, these are the chosen one and newer ones.
+    """
     choices = solver.projects.node(name)
     if choices is None:
         allowed = solver.world.demanded(name)
@@ -96,7 +102,7 @@ def _days(solver: Solver, name: str) -> Iterator[tuple[int, tuple[str, date]]]:
                 yield bit, (candidate.version, candidate.release.released)
         return
     stated = [one.specifier for one in solver.world.stated(name)]
-    for bit, release in enumerate(choices.releases, start=1):
+    for bit, release in enumerate(choices.releases[:chosen], start=1):
         if all(one is None or one.allows(release.version) for one in stated) and (day := _day(release)):
             yield bit, (release.version, day)
 
@@ -139,9 +145,7 @@ def _yielded(solver: Solver, name: str, before: str, platform: dict[str, str]) -
     return Notice("years-back", name, text)
 
 
-def _held_back(
-    solver: Solver, name: str, version: str, newer: Assumption, names: Collection[str]
-) -> Iterator[Notice]:
+def _held_back(solver: Solver, name: str, newer: Assumption, names: Collection[str]) -> Iterator[Notice]:
     """Yield which requested packages a proof names that nothing much newer of a project is possible."""
     reasons = solver.session.refuting([newer])
     others = {reason.variable.name for reason in reasons if isinstance(reason, Demand)}
@@ -150,7 +154,7 @@ def _held_back(
         stated = [one.text for one in solver.request.requirements if one.name in blamed]
         if stated:
             text = (
-                f"{name} {version} is more than a year older than its newest release, which does not fit "
+                f"{name} has releases that are more than a year newer, which do not fit "
                 f"{join_words(stated, joiner='and')}."
             )
             yield Notice("years-back", name, text)

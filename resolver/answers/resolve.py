@@ -203,6 +203,8 @@ class _Search:
         self._catalog = catalog
         self._notes: list[Notice] = []
         self._recent: list[Notice] = []
+        self._assumed: list[Assumption] = []
+        """That requested releases are not from years ago."""
         self._selectors: Mapping[str, int] = {}
         self._solver: Solver | None = None
         if indexes is None:
@@ -217,7 +219,8 @@ class _Search:
         if solution is not None and self._solver is not None and request.prefer not in {"oldest", "proven"}:
             from resolver.answers.recent import recent
 
-            solution, self._recent = recent(self._solver, solution, keep or {}, self._solve)
+            self._assumed, self._recent = recent(self._solver, keep or {}, self._solve)
+            solution = self._solver.world.solution
         self._chosen: list[Assumption] = []
         """The values of the answer."""
         self.answer: Resolution | Refuted
@@ -239,7 +242,7 @@ class _Search:
             for number, candidate in enumerate(variable.candidates)
             if candidate.origin == "published" and candidate.release and not candidate.inferred_from
         )
-        solution = self._solve([(self._session.number[name], wheels)]) or {}
+        solution = self._solve([*self._assumed, (self._session.number[name], wheels)]) or {}
         variables = self._session.problem.variables
         return {other: variables[other].candidate(bit) for other, bit in solution.items()}
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
-from builders.building.plan import BuildHost, Task, local_build_host, plan
+from builders.building.plan import BuildHost, Task, find_build_host, local_build_host, plan
 from builders.index import Index
 from builders.machine import host
 from resolver.answers.resolve import resolve
@@ -19,8 +19,10 @@ from resolver.errors import EnvironmentLacksError, LockError, UsageError
 from resolver.facts import catalog as facts
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Sdist
+from resolver.indexes import SourceClass
 from resolver.model import Request, Requirement, Resolution, Target
 from resolver.versions import parse_specifier
+from tests.support.locks import built_pick, lock_of
 from tests.support.records import record_of
 from tests.support.tasks import make_distribution, make_host, make_recipe, make_resolution, make_task
 
@@ -271,3 +273,16 @@ def test_each_input_is_read_once_however_deep_the_requirements_are(monkeypatch: 
     keys = [task.build_key for task in ladder] + [task.build_key for task in ladder]
     assert len(set(keys)) == 16
     assert sorted(read) == sorted({task.pick.name for task in ladder})
+
+
+@pytest.mark.parametrize(("kind", "runs_here"), [("pure", True), ("compiled", False)])
+def test_only_pure_sources_are_built_on_the_host_for_rocm(
+    kind: Literal["pure", "compiled"], runs_here: bool
+) -> None:
+    lock = lock_of(built_pick("any", source=SourceClass(kind, "setup.py")))
+    lock = replace(lock, target=replace(lock.target, backend="rocm", gfx=("gfx90a",)))
+    if runs_here:
+        assert find_build_host(lock, kind=None).runtime.image is None
+    else:
+        with pytest.raises(EnvironmentLacksError, match="compiled in a base image"):
+            find_build_host(lock, kind="host")

@@ -33,7 +33,11 @@ CASES = [
         0,
         ("2.9.1+rocm6.4",),
     ),
-    Case(f"vllm {LUMI}", 0, ("already has vllm", "To use it, require vllm==0.18.0+rocm700")),
+    Case(
+        f"vllm {LUMI}",
+        0,
+        ("and vllm 0.22.1+lumi.aif.gfx90a.0decac0", "To use it, require vllm==0.18.0+rocm700"),
+    ),
     Case(
         f"torch torch-geometric torch-scatter torch-sparse {LUMI}",
         0,

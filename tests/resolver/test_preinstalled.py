@@ -273,10 +273,13 @@ def test_label_of_unknown_torch_names_backend(
 
 
 def test_unlabelled_torch_has_pythons_of_release(catalog: Catalog) -> None:
-    newest = pick_of(resolved(catalog, ask(catalog, "python", day=DAY)), "python").version
+    newer = ask(catalog, "torch python>=3.13", day=DAY)
+    assert isinstance(resolve(catalog, newer), Resolution)
     answer = resolved(catalog, keeping(ask(catalog, "torch python", day=DAY), torch="2.4.0"))
-    assert newest != "3.12"
     assert pick_of(answer, "python").version == "3.12"
+    conflict = resolve(catalog, keeping(newer, torch="2.4.0"))
+    assert isinstance(conflict, Conflict)
+    assert any(item.text.startswith("torch 2.4.0 is published for Python") for item in conflict.core)
 
 
 IMAGES = list(
