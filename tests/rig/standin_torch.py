@@ -118,6 +118,7 @@ def make(cpu_wheel: Path, folder: Path) -> Path:
         tree = Path(name)
         with zipfile.ZipFile(cpu_wheel) as archive:
             archive.extractall(tree)
+        _drop_tests(tree / "torch")
         version = _rename(tree)
         _hipify(tree)
         for library, source in (("c10_hip", _traps(_TRAPS, _DATA)), ("torch_hip", _traps(_MATHS))):
@@ -138,6 +139,13 @@ def _traps(functions: Sequence[str], data: Sequence[str] = ()) -> str:
         lines.append(f'void trap{number}(void) __asm__("{name}");')
         lines.append(f"void trap{number}(void) {{ __builtin_trap(); }}")
     return "\n".join(lines)
+
+
+def _drop_tests(torch: Path) -> None:
+    shutil.rmtree(torch / "test", ignore_errors=True)
+    for program in (torch / "bin").glob("*test*"):
+        if program.is_file():
+            program.unlink()
 
 
 def _rename(tree: Path) -> str:
