@@ -111,12 +111,13 @@ class CycleError(UsageError):
 
     def __init__(self, path: Sequence[str], *, to_build: bool) -> None:
         first = "the distribution that is needed to build another" if to_build else "any of them"
-        rows = "[[requires]] rows or in a recipe" if to_build else "[[requires]] rows"
+        rows = "[[requires]] rows"
+        if to_build:
+            rows = f"{rows} or in a recipe (one drafted from a source has what that declares and imports)"
         super().__init__(
             f"These distributions require each other in a cycle: {' -> '.join(path)}."
             f" A distribution is installed after its requirements, so matrix cannot install {first}.",
-            hint=f"Remove one of these requirements. In a catalog, they are in {rows} of these packages; a "
-            "recipe that is drafted from a source has what the source declares and imports.",
+            hint=f"Remove one of these requirements. They are in {rows} of these packages.",
         )
         self.path = tuple(path)
         self.details = {"cycle": list(path)}

@@ -36,6 +36,12 @@ _INTEGRITY = "integrity"
 """The table with the digest of all other data."""
 _URL_KEYS = {"url", "index"}
 _AGAIN = "Write it again with `matrix resolve`."
+_DRAFTED = {
+    "package", "releases", "variant", "backend", "status", "source", "note", "declared", "undeclared",
+    "match_runtime", "environment", "must_contain", "imports", "source_contains", "native_cpu",
+    "cxx_standard",
+}  # fmt: skip
+"""What a recipe that is drafted from a source has. A lock must not bring commands, for example."""
 
 
 def dumps(resolution: Resolution) -> str:
@@ -170,10 +176,15 @@ def _converted(data: dict[str, Any], problem: str, *, hint: str) -> Resolution:
 
 def _errors_of_recipe(pick: Distribution, recipe: Recipe) -> Iterator[str]:
     """Yield what is wrong with a recipe: it must be as valid as one of a catalog, and for its pick."""
+    from resolver.facts.schema import Recipe
     from resolver.facts.validate import validation_errors
 
     if (recipe.package, recipe.releases) != (pick.name, f"=={pick.version}"):
         yield f"it is for {printable(recipe.package)} {printable(recipe.releases)}"
+    usual = Recipe(package="", backend="rocm", status="inferred", source="")
+    for name in sorted({*recipe.__struct_fields__} - _DRAFTED):
+        if getattr(recipe, name) != getattr(usual, name):
+            yield f"it has {name.replace('_', '-')}, which no drafted recipe has"
     for _, key, text in validation_errors(CatalogFile(schema=FACTS_SCHEMA, recipe=[recipe])):
         yield f"{key} {text}"
 

@@ -31,7 +31,7 @@ def _inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) ->
     Path("ignored.txt").write_text("numpy\n--pre\n")
     Path("list.txt").write_text("numpy==2.0.0\n")
     Path("env.yml").write_text("dependencies:\n  - pip:\n    - numpy\n")
-    projects = {"tool": {"1.0": FakeRelease(wheels=(), sdist=True)}, "numpy": {"2.0.0": FakeRelease()}}
+    projects = {"numpy": {"2.0.0": FakeRelease()}}
     monkeypatch.setattr(api, "package_indexes", lambda *_: FakeIndexes(projects))
     monkeypatch.setattr(
         site, "learn_machine", lambda *_: LearnedFacts(remarks=["No GPU was found.", "No Slurm was found."])
@@ -47,7 +47,6 @@ def _wheel(make_wheel: Callable[..., Path]) -> str:
 
 COMMANDS: dict[str, list[str]] = {
     "resolve": ["resolve", *IGNORED, *CPU, "--no-lock"],
-    "resolve, an sdist": ["resolve", "tool", *CPU, "--no-lock"],
     "resolve, a conflict": ["resolve", *IGNORED, "torch==99", *CPU, "--no-lock"],
     "resolve, an error": ["resolve", *IGNORED, "--site", "nowhere", "--no-lock"],
     "table": ["table", *CPU],

@@ -168,6 +168,7 @@ def test_drafted_recipe_is_the_same_in_a_lock_that_was_read(catalog: Catalog, tm
         ({"environment": {"A": "{other}"}}, "unknown placeholder"),
         ({"environment": {"A=$(x)": "1"}}, "is not the name of an environment variable"),
         ({"declared": ("-r file",)}, "is not a valid requirement"),
+        ({"prepare": (("rm", "x"),)}, "it has prepare"),
     ],
 )
 def test_recipe_in_a_lock_of_others_is_checked(catalog: Catalog, change: dict[str, Any], text: str) -> None:

@@ -21,7 +21,7 @@ def _picked(catalog: Catalog, request: Request) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("requirements", "name"),
-    [("apex", "torch"), ("flash-attn", "torch"), ("torch", "rocm"), ("apex", "python")],
+    [("apex", "torch"), ("flash-attn", "torch"), ("torch", "rocm")],
 )
 def test_rejected_version_conflicts_when_requested(requirements: str, name: str, catalog: Catalog) -> None:
     request = ask(catalog, requirements, prefer="newest")

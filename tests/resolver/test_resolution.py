@@ -91,13 +91,14 @@ def test_another_python_than_that_of_machine_requires_an_image(catalog: Catalog)
 
 
 def test_explain_names_why_newer_python_was_not_preferred(catalog: Catalog) -> None:
-    request = ask(catalog, "apex", day=DAY)
+    """An image of an older Python than those that the site lists."""
+    request = ask(catalog, "torch", day=DAY, base_image="ccpe/25.09-rocm-6.3.4")
     lock = resolved(catalog, request)
     passed_over, _ = rejected_versions(
         catalog, request, {pick.name: pick.key for pick in lock.picks}, "python"
     )
     reasons = {candidate.version: candidate.preferred for candidate in passed_over}
-    assert reasons["3.13"] == f"python 3.12 is preferred because it is in base-image {lock.target.base_image}"
+    assert reasons["3.13"] == f"python 3.11 is preferred because it is in base-image {lock.target.base_image}"
 
 
 def test_preinstalled_image_has_something_installed(catalog: Catalog) -> None:

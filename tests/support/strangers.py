@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from matrix.consumers import consumer_names, load_consumer
 from matrix.consumers.shared.installation import Installation, Layout, WrittenFile
 from resolver import indexes
-from resolver.facts.schema import Git, Job, Patch, Sdist, SiteVariable
+from resolver.facts.schema import Git, Job, Patch, Recipe, Sdist, SiteVariable
 from resolver.indexes import ExcludedFile, Judgement
 from resolver.lock import digest_of, dumps
 from resolver.model import (
@@ -64,6 +64,12 @@ def everything(*, keeps_torch: bool) -> Resolution:
     git = Git(url="https://host.example/deepspeed.git", commit="0" * 40, submodules=("third_party/x",))
     patch = Patch(file="fix.patch", sha256=ZEROS)
     label = "+rocm6.4.torch2.9.1.gfx90a"
+    recipe = Recipe(
+        package="drafted", releases="==1.0", variant="v", backend="rocm", status="inferred",
+        source="its source", note="a note", declared=("setuptools",), undeclared=("torch",),
+        environment={"A": "1"}, must_contain=("drafted/*.so",), imports=("drafted",),
+        source_contains={"setup.py": "A"}, cxx_standard="17",
+    )  # fmt: skip
     torch: dict[str, Any] = {"origin": "preinstalled"} if keeps_torch else {
         "origin": "published", "index": "https://download.example/rocm6.4"
     }  # fmt: skip
@@ -75,6 +81,16 @@ def everything(*, keeps_torch: bool) -> Resolution:
             "apex", "1.0", "build", wheel_version=f"1.0{label}", sdist=archive, variant="v", patches=(patch,)
         ),
         pick("deepspeed", "1.0", "build", wheel_version=f"1.0{label}", git=git),
+        pick(
+            "drafted",
+            "1.0",
+            "build",
+            wheel_version=f"1.0{label}",
+            variant="v",
+            sdist=replace(archive, file="drafted-1.0.tar.gz"),
+            source=indexes.SourceClass("torch", "setup.py:1 imports torch"),
+            recipe=recipe,
+        ),
         pick("stand-in", "1.0", "build", wheel_version=f"1.0{label}", alias_of="deepspeed"),
         pick("given", "1.0", "published", wheel=archive),
         pick("pure", "1.0", "published", index=file.index, files=(file,), extras=("all",), content=content),
@@ -105,7 +121,7 @@ def everything(*, keeps_torch: bool) -> Resolution:
         image=BaseImage("base", IMAGE, f"sha256:{ZEROS}", "0a1b", "14.2"),
         driver_window=DriverWindow(datetime.date(2026, 1, 1), None, "6.3.1", "a source"),
         picks=picks,
-        order=(("torch",), ("apex", "deepspeed")),
+        order=(("torch",), ("apex", "deepspeed", "drafted")),
         edges=(Edge("apex", "torch", "run", declared=False, requirement="torch>=2"),),
         left_open=("the requirements of torch",),
         indexes=("https://own.example/simple",),
@@ -141,7 +157,7 @@ def emitted(lock: Resolution, consumer: str, folder: Path) -> list[WrittenFile]:
     job = Job(site="lumi-g", ranks=8, cpus=7, status="observed", source="a source\ntouch x")
     installation = Installation(lock, variables=[variable], left_open=lock.left_open, job=job)
     index = folder / ("index" if consumer in PLAIN_PATHS else "in dex'\"$(x)`y`")
-    for name in ("apex", "deepspeed", "stand-in"):
+    for name in ("apex", "deepspeed", "drafted", "stand-in"):
         (index / "simple" / name).mkdir(parents=True, exist_ok=True)
         (index / "simple" / name / f"{name}-1.0+rocm6.4.torch2.9.1.gfx90a-py3-none-any.whl").touch()
     (index / "simple" / "index.html").touch()
