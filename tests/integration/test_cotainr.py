@@ -83,7 +83,7 @@ class User:
         return {
             "PATH": f"{self.cotainr.parent}:/usr/local/bin:/usr/bin:/bin",
             VARIABLE: str(self.cotainr.parents[1] / INSTALLER),
-            "APPTAINER_MKSQUASHFS_ARGS": "-comp lz4",  # to save time
+            "APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 1",  # to save time
             "PIP_RETRIES": "0",  # PyTorch's own index cannot be reached here, and is not needed
             "SINGULARITYENV_PYTHONPATH": str(self.rig.root / "site"),
             **DISTURBING,

@@ -125,7 +125,7 @@ class Rig:
     def image_with(self, libraries: Path) -> Path:
         """Return a copy of the base image with these libraries in /opt/rocm/lib."""
         tree, image = (libraries.with_name(name) for name in ("image", "with-libraries.sif"))
-        build = "apptainer --silent build --mksquashfs-args '-comp lz4'"
+        build = "apptainer --silent build --mksquashfs-args '-comp zstd -Xcompression-level 1'"
         script = f"""
             apptainer --silent build --sandbox {tree} {self.image}
             cp --remove-destination {libraries}/* {tree}/opt/rocm/lib

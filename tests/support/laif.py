@@ -64,7 +64,7 @@ def make_laif_image(rig: Rig) -> Path:
     definition = folder / "laif.def"
     definition.write_text(_DEFINITION.format(base=rig.image, wheels=wheels, names=" ".join(names)))
     image = folder / "laif.sif"
-    fast = ["--mksquashfs-args", "-comp lz4"]
+    fast = ["--mksquashfs-args", "-comp zstd -Xcompression-level 1"]
     done = rig.run_as_user(["apptainer", "build", *fast, str(image), str(definition)], folder)
     assert done.returncode == 0, done.stderr
     return image
