@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from builders.installed.reading import Installed
     from matrix.reading.requirements import Document
 
-_PYTHON = re.compile(r"={0,3}(\d+(?:\.\d+)*)(?:\.\*)?")
+_PYTHON = re.compile(r"={0,3}(\d{1,9}(?:\.\d{1,9})*)(?:\.\*)?")
 Installer = Literal["pip", "conda", "image", "unknown"]
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LARGEST = 2**20
 """Maximum size of a file in bytes. Files written by people are far smaller."""
 HINT = "Name a conda environment file (.yml) or a pip requirements file (.txt)."
-_CONDA_PIN = re.compile(r"(?:\S+::)?python(?:\s*={1,2}\s*|\s+)(\d+\.\d+)(\.[\d*]+)*(?:[\s=]\S*)?")
+_CONDA_PIN = re.compile(r"(?:\S+::)?python(?:\s*={1,2}\s*|\s+)(\d{1,9}\.\d{1,9})(\.[\d*]+)*(?:[\s=]\S*)?")
 """Matches a Python for conda, optionally with channel and build: ``conda-forge::python=3.12.*=*_cpython``."""
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*$")
 _LONGEST_SHOWN = 200

@@ -161,6 +161,16 @@ def test_line_that_nothing_can_match_is_checked(line: str) -> None:
     check(document, lumi("pip"))
 
 
+@pytest.mark.parametrize("name", ["python", "torch"])
+@pytest.mark.parametrize("before", ["", "3."])
+@pytest.mark.parametrize("file", ["a.yml", "a.txt"])
+def test_version_of_thousands_of_digits_is_checked(file: str, before: str, name: str) -> None:
+    """Python itself converts at most 4,300 digits."""
+    pin = f"{name}={before}{'9' * 5000}"
+    text = f"dependencies: ['{pin}', {{pip: ['torch==2.5.1+rocm6.2']}}]\n" if file != "a.txt" else f"{pin}\n"
+    check(read_document(text, file), lumi("cotainr"))
+
+
 def test_time_for_blank_lines_of_a_conda_file_is_linear() -> None:
     start = time.process_time()
     read_document("\n" * 2000 + "dependencies: [python]\n", "a.yml")
