@@ -164,7 +164,8 @@ def error_of() -> Callable[[str], object]:
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator
 
-    return JsonStrictValidator(SchemaVersion.V1_6).validate_str
+    validate: Callable[[str], object] = JsonStrictValidator(SchemaVersion.V1_6).validate_str
+    return validate
 
 
 @ALL
