@@ -111,13 +111,14 @@ class CycleError(UsageError):
 
     def __init__(self, path: Sequence[str], *, to_build: bool) -> None:
         first = "the distribution that is needed to build another" if to_build else "any of them"
-        rows = "[[requires]] rows"
+        where, more = "[[requires]] rows", ""
         if to_build:
-            rows = f"{rows} or in a recipe (one drafted from a source has what that declares and imports)"
+            where = f"{where} or in recipes"
+            more = " A drafted recipe has what its source declares and imports."
         super().__init__(
             f"These distributions require each other in a cycle: {' -> '.join(path)}."
             f" A distribution is installed after its requirements, so matrix cannot install {first}.",
-            hint=f"Remove one of these requirements. They are in {rows} of these packages.",
+            hint=f"Remove one of these requirements. They are in {where} of these packages.{more}",
         )
         self.path = tuple(path)
         self.details = {"cycle": list(path)}

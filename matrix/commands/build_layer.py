@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,6 @@ from builders.containers.sbom import is_sbom
 from matrix.building import work
 from matrix.command_line.arguments import request_arguments
 from matrix.command_line.options import defaults_of
-from matrix.commands import resolve
 from matrix.consumers.venv import LAYER
 from matrix.input.locking import overlays_of
 from resolver.errors import EnvironmentLacksError, LockError, UsageError
@@ -64,7 +64,7 @@ def _moved(context: Context) -> Context:
     words = request_arguments(
         replace(lock.request, requirements=own), date=None, base_image=given, catalog=facts
     )
-    values = defaults_of(resolve, *words)
+    values = defaults_of(sys.modules[__name__], str(context.args.out), *words)
     missing = {
         name: value for name, value in values.items() if value and not getattr(context.args, name, True)
     }

@@ -161,10 +161,8 @@ def stub(catalog: Catalog, name: str) -> str:
 
 
 @cache
-def _modules() -> dict[str, tuple[str, ...]]:
-    lines = (Path(FOLDER) / "modules.txt").read_text(encoding="utf-8").splitlines()
-    words = (line.split() for line in lines if not line.startswith("#"))
-    return {module: tuple(distributions) for module, *distributions in words}
+def _modules() -> str:
+    return (Path(FOLDER) / "modules.txt").read_text(encoding="utf-8")
 
 
 def distributions_of_module(name: str) -> tuple[str, ...]:
@@ -175,7 +173,7 @@ def distributions_of_module(name: str) -> tuple[str, ...]:
     >>> distributions_of_module("pil"), distributions_of_module("numpy")
     (('pillow',), ())
     """
-    return _modules().get(name, ())
+    return tuple(_modules().partition(f"\n{name} ")[2].partition("\n")[0].split())
 
 
 def hint_for_unknown(name: str, known: Iterable[str], has_project: Callable[[str], object]) -> str:
