@@ -641,7 +641,7 @@ class _Work:
         needs_jobs = self._srun() or any(wheel.state == "to build" for wheel in self.wheels)
         if needs_jobs and self._executor_name == "slurm":
             yield from self._lacks_of_slurm()
-        if not self.lock.is_complete and args.consumer != "tykky":
+        if not self.lock.is_complete and not args.consumer.startswith("tykky"):
             hidden = [*hidden_sources(self.context)]
             if hidden:
                 self.console.warning(
