@@ -49,7 +49,7 @@ _OF_SLURM = ("partition", "account", "time")
 
 
 class Plan(JsonDocument, kw_only=True):
-    """The JSON output of ``matrix plan``."""
+    """The JSON output of ``matrix farm plan``."""
 
     status: Literal["ok"] = "ok"
     index: str
@@ -199,7 +199,7 @@ def _command(key: str, context: Context, index: Index) -> tuple[str, ...]:
         "catalog": [Path(catalog).absolute() for catalog in context.settings.catalog],
         "offline": args.offline,
     }
-    return ("matrix", "build-one", *command_arguments("build-one", values))
+    return ("matrix", "farm", "build-one", *command_arguments("farm.build_one", values))
 
 
 def add_batch_options(parser: argparse.ArgumentParser) -> None:

@@ -59,8 +59,9 @@ from matrix.command_line.options import (
     normalized_name,
     output_path,
 )
-from matrix.commands import build_wheels, check, env, fetch
+from matrix.commands import build_wheels, check, env
 from matrix.consumers.shared.installation import Installation, write_files
+from matrix.farm import fetch
 from matrix.input.facts_file import Draft
 from matrix.input.inputs import with_stated_hashes
 from matrix.input.locking import (

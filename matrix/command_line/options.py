@@ -237,6 +237,27 @@ def add_action(
     return parser
 
 
+def add_command(commands: argparse._SubParsersAction[Any], name: str, command: ModuleType) -> None:
+    """Add a command, or an action of one that is a module of its own: `matrix.cli.commands` says what it has.
+
+    A command whose actions are modules has no ``execute``.
+    """
+    parser = commands.add_parser(name, **help_texts(command.SUMMARY, command.EXAMPLE))
+    parser.set_defaults(execute=getattr(command, "execute", None), parser=parser, names_dest=None)
+    command.add_arguments(parser)
+    add_global_options(parser)
+    options = {*getattr(command, "MOST_USED", ())}
+    if not options:
+        return
+    first = parser.add_argument_group("most used")
+    groups = parser._action_groups
+    for group in groups[:-1]:
+        for action in [action for action in group._group_actions if {*action.option_strings} & options]:
+            group._group_actions.remove(action)
+            first._group_actions.append(action)
+    groups.insert(1, groups.pop())
+
+
 def defaults_of(command: ModuleType, *words: str) -> dict[str, Any]:
     """Return the options of a command for the words of a command line."""
     return vars(parser_of(command).parse_args(words))

@@ -29,8 +29,9 @@ from matrix.api import write_lock
 from matrix.building import work as work_module
 from matrix.building.container import STEPS
 from matrix.cli import main
-from matrix.commands import build_wheels, env, fetch
+from matrix.commands import build_wheels, env
 from matrix.consumers import consumer_names, container_consumers, load_consumer
+from matrix.farm import fetch
 from matrix.input.facts_file import Draft
 from matrix.judging.verdict import Judgement, Verdict
 from resolver.facts.catalog import load
@@ -702,7 +703,7 @@ def test_layer_continues_after_its_script_was_killed(on_image: Path, monkeypatch
 
 STOPS = [
     ("matrix.building.work.write_lock", "before"),
-    ("matrix.commands.fetch.fetch_lock", "before"),
+    ("matrix.farm.fetch.fetch_lock", "before"),
     ("matrix.building.work.write_files", "after"),
     ("matrix.building.container.run", "before"),
     ("matrix.building.container.run", "after"),
