@@ -61,7 +61,7 @@ _EXTENSION = re.compile(r"\.(cpython-3(?P<python>\d+)|abi3)[^/]*\.so$")
 _PLUGIN = re.compile(r"/lib(rccl|nccl)-net[\w-]*\.so[.\d]*$")
 _MPI = re.compile(r"/(libmpi|libmpich)\.so[.\d]*$")
 _MPI_ABIS = {
-    "libmpi.so.12": "MPICH: Cray MPICH has the same, so a site that has it can use its own library in its place",
+    "libmpi.so.12": "MPICH: Cray MPICH has the same, so its library can take the place of this one",
     "libmpich.so.12": (
         "MPICH under Debian's file name: Cray MPICH has the same ABI, but as libmpi.so.12, so a site needs a "
         "link with this name"
@@ -69,7 +69,7 @@ _MPI_ABIS = {
     "libmpi.so.40": "Open MPI: Cray MPICH cannot take its place",
 }
 """What the soname of an MPI library says of its ABI (https://www.mpich.org/abi/ ;
-https://sarus.readthedocs.io/en/stable/user/abi_compatibility.html ; Debian's packages libmpich12, libopenmpi3)."""
+https://sarus.readthedocs.io/en/stable/user/abi_compatibility.html ; Debian's libmpich12 and libopenmpi3)."""
 _FABRIC = re.compile(r"/libfabric\.so[.\d]*$")
 _RCCL = re.compile(r"/librccl\.so[.\d]*$")
 _OF_BUILDS = re.compile(r"\bcompile|\bsetup\b")

@@ -1,4 +1,4 @@
-"""Files for tykky, and the script that builds the environment: with conda, or with pip and the machine's Python.
+"""Files for tykky, and the script that builds the environment: with conda, or with the machine's Python.
 
 tykky can read the file systems of the machine. Observed with tykky at CSCfi/hpc-container-wrapper@b0956d9:
 pip treats packages in ``~/.local`` and ``PYTHONPATH`` as installed, so the environment lacks them, and its
@@ -40,12 +40,6 @@ if TYPE_CHECKING:
     from matrix.consumers.shared.installation import Installation, Layout
 
 _SCRIPT = "build.sh"
-_PYTHON_OF_MACHINE = """if [ -z "$update" ] && [[ " $* " != *" --uv "* && " $* " != *" --slim "* ]]; then
-    found=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || :)
-    [ "$found" = "$locked" ] ||
-        fail "python3 is Python ${found:-?}, and the lock has $locked; load a module with it, or add: --uv --pyver $locked"
-fi"""
-"""pip-containerize installs into a virtual environment of the ``python3`` on PATH, unless told otherwise."""
 
 
 def _emit_conda(installation: Installation, layout: Layout) -> list[WrittenFile]:
@@ -87,7 +81,7 @@ def _build_script(installation: Installation, layout: Layout, program: str, name
     moved = [source, f'[ -z "${{{layout.variable}:-}}" ] || export {option}'] if source else []
     glibc = newest_required(installation)
     checks = [fill("glibc.sh", glibc=glibc)] if glibc else []
-    checks += [] if with_conda else [_PYTHON_OF_MACHINE]
+    checks += [] if with_conda else [fill("python_of_machine.sh")]
     exports = [f"export {name}={value}" for name, value in installation.pip_variables.items()]
     environment = f'"$here"/{quote(layout.main)}'
     return script(
