@@ -171,7 +171,9 @@ def _with_extras(
             asked = parse_requirement(f"{stated.name}[{names}]{stated.specifier or ''}{marker}")
             with_extra = _Search(catalog, replace(search.request, requirements=(*others, asked)), indexes)
             found = with_extra.answer
-            tried.append((len(found.picks) if isinstance(found, Resolution) else sys.maxsize, extra, with_extra))
+            tried.append(
+                (len(found.picks) if isinstance(found, Resolution) else sys.maxsize, extra, with_extra)
+            )
         _size, extra, search = min(tried, key=itemgetter(0))
         rest = [f"{stated.name}[{one}]" for one in extras if one != extra]
         also = f" Its other extras for them: {join_words(rest, joiner='and')}." if rest else ""
