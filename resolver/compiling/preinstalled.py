@@ -164,18 +164,16 @@ def preinstalled_warnings(
     if preinstalled.source == IMAGE and not is_known:
         text = f"The content of {image} is not known, so no installed version was kept."
         warnings.append(Notice("content-unknown", image, text))
-    elif preinstalled.replaced and not (image in catalog.image and catalog.image[image].requires):
-        names = join_words(preinstalled.replaced, joiner="and")
-        text = (
-            f"Only a list of what is installed was read, so what else in it requires of {names} is not known."
-        )
-        warnings.append(Notice("replaced-unchecked", image, text))
     elif preinstalled.source != IMAGE and image and not request.target.base_image:
         text = (
             f"{preinstalled.source} does not name its base image, so {image} was chosen. "
             f"Name the base image with --base-image."
         )
         warnings.append(Notice("image-not-named", image, text))
+    if preinstalled.replaced and not (image in catalog.image and catalog.image[image].requires):
+        names = join_words(preinstalled.replaced, joiner="and")
+        text = f"Only a list of what is installed was read: what else in it requires of {names} is not known."
+        warnings.append(Notice("replaced-unchecked", image, text))
     return warnings
 
 

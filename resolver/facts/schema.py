@@ -215,7 +215,7 @@ class Image(Row, frozen=True, kw_only=True):
     holds: dict[str, str] = {}
     """Distributions that are installed in it (``torch = "2.9.1+rocm6.4"``)."""
     requires: dict[str, tuple[str, ...]] = {}
-    """What its distributions require, by name, as their metadata says; empty if only a list of them is known."""
+    """What the metadata of its distributions requires, by name; empty if only a list of them is known."""
 
     identity = ("name",)
 
