@@ -326,7 +326,11 @@ def _warnings(answer: Answer) -> Iterator[Notice]:
         text = f"{what} To lock them, run `matrix resolve` with network access."
         yield Notice("metadata-unread", "", text, f"not locked: {join_words(names, most=2, joiner='and')}")
     yield from answer.lacking()
-    yield from answer.extras_for_rocm()
+    for name, extras in answer.extras_for_rocm().items():
+        listed = join_words([f"{name}[{extra}]" for extra in extras], most=6)
+        yield Notice(
+            "extras-for-rocm", name, f"{name} has extras for AMD GPUs, not requested here: {listed}."
+        )
     yield from answer.replaced_for_cuda()
     yield from answer.passed_for_wheels()
     yield from answer.passed_for_content()
