@@ -68,8 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name",
         nargs="?",
         metavar="NAME|ID",
-        help="a component of the lock, versions of one that were not chosen, such as torch==2.13.0, or the id "
-        "of an error, a warning or a finding (default: all, or the conflict of the last resolve here)",
+        help="a component of the lock, versions of one that were not chosen (torch==2.13.0), or the id of an "
+        "error, a warning or a finding (default: all, or the conflict of the last resolve here)",
     )
     parser.add_argument(
         "--graph",

@@ -134,6 +134,7 @@ def _groups(
 ) -> list[list[Cell]]:
     """Return the versions in a row for each thing that is done with them."""
     others = names_of_others(resolution)
+    named = {*_TITLES, *(requirement.name for requirement in resolution.request.requirements)}
     groups: dict[str, list[str]] = {"on": [], "image": []}
     for pick in resolution.picks:
         text = f"{_TITLES.get(pick.name, pick.name)} {pick.key}"
@@ -146,7 +147,7 @@ def _groups(
         if pick.name == "base-image":
             groups["image"] = [pick.key]
         elif pick.kind == "platform":
-            groups["on"] += [text] if pick.name in _TITLES else []
+            groups["on"] += [text] if pick.name in named else []
         elif pick.name not in others:
             groups.setdefault(_kind(pick).removeprefix("to "), []).append(text)
     if others:

@@ -140,7 +140,7 @@ def _asked(catalog: Catalog, answer: Resolution, plugin: Distribution, image: Im
     """Return an answer for which the user required the plugin, with what is known of the image."""
     if image is None or plugin.origin != "build":
         return answer
-    refused = _problems(catalog, answer, image, "refuse", plugin.version)
+    refused: list[str] = [*_problems(catalog, answer, image, "refuse", plugin.version)]
     if not image.network_headers:
         refused.append(
             f"It is not known whether {image.name} has libfabric and hwloc with their headers. "
