@@ -320,6 +320,7 @@ def _warnings(answer: Answer) -> Iterator[Notice]:
         text = f"{what} To lock them, run `matrix resolve` with network access."
         yield Notice("metadata-unread", "", text)
     yield from answer.lacking()
+    yield from answer.beyond_inferred()
     yield from answer.extras_for_rocm()
     yield from answer.replaced_for_cuda()
     yield from answer.passed_for_wheels()
