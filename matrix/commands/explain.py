@@ -10,6 +10,7 @@ from matrix.api import package_indexes
 from matrix.command_line.options import add_format, add_lock
 from matrix.input.locking import catalog_of, catalog_with_image_of
 from matrix.input.settings import Settings
+from matrix.show.graph_text import print_graph
 from matrix.show.json_document import JsonDocument
 from matrix.show.resolution_text import (
     facts_text,
@@ -67,6 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a component of the lock, or versions of a component that were not chosen, such as torch==2.13.0"
         " (default: all; or the conflict, if the last resolve in this directory had one)",
     )
+    parser.add_argument(
+        "--graph",
+        action="store_true",
+        help="what each distribution of the lock, or NAME, requires to run and build",
+    )
     add_lock(parser)
     add_format(parser)
 
@@ -74,6 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
+    if args.graph:
+        print_graph(context, [args.name] if args.name else [])
+        return 0
     conflict = None if args.name or args.lock != LOCK_FILE else last_conflict()
     if conflict:
         if args.format == "json":

@@ -7,20 +7,10 @@ from typing import TYPE_CHECKING
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from matrix.api import package_indexes, write_lock
-from matrix.command_line.options import (
-    add_format,
-    add_index_access,
-    add_input_options,
-    add_kept,
-    add_names,
-    add_ops,
-    add_target_options,
-    normalized_name,
-    output_path,
-)
+from matrix.command_line.options import add_format, add_names, add_request_options, output_path
 from matrix.consumers import consumer_names
-from matrix.input.locking import EVERYTHING, changed_facts, changes, check_not_smaller, is_unchanged
-from matrix.input.settings import REQUEST_FILE, read_settings
+from matrix.input.locking import changed_facts, changes, check_not_smaller, is_unchanged, read_earlier
+from matrix.input.settings import EVERYTHING, REQUEST_FILE, read_settings
 from matrix.show.json_document import resolution_document
 from matrix.show.resolution_text import (
     build_times,
@@ -31,7 +21,6 @@ from matrix.show.resolution_text import (
     resolution_text,
     show_conflict,
 )
-from resolver.errors import LockError
 from resolver.model import Conflict
 
 if TYPE_CHECKING:
@@ -74,43 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the tool that will install the wheels, as for matrix env: %(choices)s. For tools that use the "
         "machine's glibc (tykky, pip, uv), the base image may not have a newer one",
     )
-    add_kept(parser)
-    parser.add_argument(
-        "--upgrade",
-        metavar="NAME",
-        type=normalized_name,
-        action="append",
-        nargs="?",
-        const=EVERYTHING,
-        help="upgrade NAME in the existing lock, and change as little else as possible (repeatable); without "
-        "NAME, upgrade everything",
-    )
-    add_ops(parser)
-    add_input_options(parser)
-    add_index_access(parser)
-    add_target_options(parser)
-
-
-def _earlier(context: Context) -> Resolution | None:
-    """Return the lock that the answer will replace, if it is used and can be read; upgrades require it."""
-    from resolver.lock import read_lock
-
-    path = context.args.output
-    names = {*context.settings.upgrade} - {EVERYTHING}
-    if not names and (context.args.no_lock or not path.exists()):
-        return None
-    try:
-        return read_lock(path)
-    except LockError:
-        if names:
-            raise
-        return None
+    add_request_options(parser)
 
 
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
-    earlier = _earlier(context)
+    upgraded = bool({*context.settings.upgrade} - {EVERYTHING})
+    earlier = read_earlier(args.output, required=upgraded) if upgraded or not args.no_lock else None
     console.conflict_text = None if args.format == "json" else conflict_text
     answer = context.resolve(earlier)
     if isinstance(answer, Conflict):

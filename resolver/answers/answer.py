@@ -199,20 +199,20 @@ class Answer(Part):
         """The chosen Python with its glibc."""
         return self.world.environment()
 
-    def extras_for_rocm(self) -> Iterator[Notice]:
-        """Yield a sentence for each requested project with extras for ROCm, none of which is requested.
+    def extras_for_rocm(self) -> dict[str, list[str]]:
+        """Return the extras for ROCm of each requested project that has some, none of which is requested.
 
         What a project of the catalog needs for ROCm is in the catalog and in the solution.
         """
         unknown = self.world.asked.keys() - self.catalog.package.keys()
+        found: dict[str, list[str]] = {}
         for pick in self.picks if self.request.target.backend == "rocm" else ():
             files = self.files_read(pick.name) if pick.name in unknown else ()
             metadata = self.index.requirements(files) if files and self.was_read(pick.name) else None
-            extras = [one for one in metadata.extras if _ROCM_EXTRA.search(one)] if metadata else []
+            extras = sorted(one for one in metadata.extras if _ROCM_EXTRA.search(one)) if metadata else []
             if extras and not {*extras} & {*pick.extras}:
-                listed = join_words([f"{pick.name}[{extra}]" for extra in sorted(extras)], most=6)
-                text = f"{pick.name} {pick.version} has extras for AMD GPUs, not requested here: {listed}."
-                yield Notice("extras-for-rocm", pick.name, text)
+                found[pick.name] = extras
+        return found
 
     def replaced_for_cuda(self) -> Iterator[Notice]:
         """Yield a sentence for each pick that was chosen because a newer release requires CUDA."""

@@ -321,7 +321,11 @@ def _warnings(answer: Answer) -> Iterator[Notice]:
         yield Notice("metadata-unread", "", text)
     yield from answer.lacking()
     yield from answer.beyond_inferred()
-    yield from answer.extras_for_rocm()
+    for name, extras in answer.extras_for_rocm().items():
+        listed = join_words([f"{name}[{extra}]" for extra in extras], most=6)
+        yield Notice(
+            "extras-for-rocm", name, f"{name} has extras for AMD GPUs, not requested here: {listed}."
+        )
     yield from answer.replaced_for_cuda()
     yield from answer.passed_for_wheels()
     yield from answer.passed_for_content()

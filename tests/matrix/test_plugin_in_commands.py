@@ -96,9 +96,9 @@ def test_source_that_cannot_be_fetched_names_the_way_without_it(capsys: Capture)
     mirrors = f'[mirrors]\n"https://github.com/aws/" = "{gone}/"\n"https://github.com/ROCm/" = "{gone}/"\n'
     Path("matrix.toml").write_text(mirrors)
     resolved(capsys, *BUILT)
-    assert main(["fetch", "rccl-net", "--only-sources", "--offline", "--format", "json"]) != 0
+    assert main(["farm", "fetch", "rccl-net", "--only-sources", "--offline", "--format", "json"]) != 0
     (item,) = json.loads(capsys.readouterr().out)["missing"]
     assert item["hint"].endswith("To do without RCCL's network plugin: `matrix resolve --no-network-plugin`.")
-    assert main(["fetch", "apex", "--only-sources", "--offline", "--format", "json"]) != 0
+    assert main(["farm", "fetch", "apex", "--only-sources", "--offline", "--format", "json"]) != 0
     (item,) = json.loads(capsys.readouterr().out)["missing"]
     assert "network-plugin" not in item["hint"]

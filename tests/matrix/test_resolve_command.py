@@ -240,8 +240,8 @@ def test_json_is_the_struct_that_the_lock_holds(capsys: Capture) -> None:
     "command",
     [
         ["build-wheels", "--dry-run"],
-        ["graph"],
-        ["fetch"],
+        ["explain", "--graph"],
+        ["farm", "fetch"],
         ["explain"],
         ["env", "--for", "pip"],
         ["check", "--run"],

@@ -452,10 +452,20 @@ def test_no_suggestion_of_the_cpu_for_what_uses_rocm(catalog: Catalog, indexes: 
 
 
 @pytest.mark.parametrize(
-    ("name", "is_hinted"), [("jax", False), ("jax-rocm7-plugin", False), ("other", True)]
+    ("request_", "extra"),
+    [
+        ("jax", ""),
+        ("jax-rocm7-plugin", ""),
+        ("two", "one-hip"),
+        ("two>=1", "one-hip"),
+        ("two[more]", "one-hip"),
+        ("two[all-hip]", "all-hip"),
+        ("two torch", ""),
+        ("gone", None),
+    ],
 )
-def test_extras_for_rocm_are_named_only_for_what_the_catalog_does_not_have(
-    catalog: Catalog, name: str, is_hinted: bool
+def test_a_project_with_extras_for_rocm_gets_one_if_nothing_else_is_for_rocm(
+    catalog: Catalog, request_: str, extra: str | None
 ) -> None:
     known = projects()
     for project in ("jax", "jax-rocm7-plugin"):
@@ -464,9 +474,18 @@ def test_extras_for_rocm_are_named_only_for_what_the_catalog_does_not_have(
             for version, release in known[project].items()
             if isinstance(release, FakeRelease)
         }
-    known["other"] = {"1.0": FakeRelease(extras=["rocm"])}
-    lock = resolved(catalog, FakeIndexes(known), name, FRONTIER)
-    assert any("has extras for AMD GPUs" in warning for warning in lock.warnings) == is_hinted
+    needs = ["torch; extra == 'one-hip'", "torch; extra == 'all-hip'", "more; extra == 'all-hip'"]
+    known["two"] = {"1.0": FakeRelease(extras=["all-hip", "one-hip", "more"], requires=needs)}
+    known["more"] = {"1.0": FakeRelease()}
+    known["gone"] = {"1.0": FakeRelease(extras=["rocm"], requires=["torch ==0.1; extra == 'rocm'"])}
+    if extra is None:
+        assert "gone[rocm]" in refused(catalog, FakeIndexes(known), request_, LUMI)
+        return
+    lock = resolved(catalog, FakeIndexes(known), request_, LUMI)
+    pick = next((pick for pick in lock.picks if pick.name == "two"), None)
+    assert [one for one in (pick.extras if pick else ()) if one != "more"] == [extra] * bool(extra)
+    assert any("two[one-hip] on AMD GPUs" in note for note in lock.notes) == (extra == "one-hip")
+    assert any("not requested here: two[all-hip]" in text for text in lock.warnings) == ("torch" in request_)
 
 
 def test_what_is_for_nvidia_gpus_is_refused_unless_it_is_pinned(catalog: Catalog) -> None:
