@@ -170,6 +170,10 @@ def preinstalled_warnings(
             f"Name the base image with --base-image."
         )
         warnings.append(Notice("image-not-named", image, text))
+    if preinstalled.replaced and not (image in catalog.image and catalog.image[image].requires):
+        names = join_words(preinstalled.replaced, joiner="and")
+        text = f"Only a list of what is installed was read: what else in it requires of {names} is not known."
+        warnings.append(Notice("replaced-unchecked", image, text))
     return warnings
 
 

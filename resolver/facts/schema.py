@@ -214,6 +214,8 @@ class Image(Row, frozen=True, kw_only=True):
     """Release of RCCL's network plugin in it: of aws-ofi-nccl, or before 1.18 of AMD's fork."""
     holds: dict[str, str] = {}
     """Distributions that are installed in it (``torch = "2.9.1+rocm6.4"``)."""
+    requires: dict[str, tuple[str, ...]] = {}
+    """What the metadata of its distributions requires, by name; empty if only a list of them is known."""
 
     identity = ("name",)
 

@@ -83,7 +83,7 @@ class Projects(Part):
         self.states[name] = state
         self._add_facts(choices)
         for limit in self.world.limits.get(name, ()):
-            text = f"you limited {name} to {limit.specifier}"
+            text = limit.reason or f"you limited {name} to {limit.specifier}"
             excluded = choices.everything & ~choices.allowed_by(limit.specifier) & ~ABSENT
             pythons = self.targets.applying(limit.marker)
             if pythons:

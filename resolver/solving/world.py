@@ -15,7 +15,7 @@ from resolver.compiling.distributions import decided_first
 from resolver.compiling.problem import ABSENT, ALWAYS
 from resolver.facts.schema import PLATFORM
 from resolver.providers.index import IndexProvider, by_name
-from resolver.providers.installed import installed_versions
+from resolver.providers.installed import installed_versions, limits_of
 from resolver.solving.search import is_required
 from resolver.solving.session import Session
 from resolver.solving.targets import Targets
@@ -65,7 +65,7 @@ class World:
         self.triton = Triton(self.catalog, self.request, self.problem, self.session.number, self.targets)
         self.installed = installed_versions(self.catalog, self.request)
         self.asked = by_name(self.request.requirements)
-        self.limits = by_name(self.request.constraints)
+        self.limits = by_name(limits_of(self.catalog, self.request))
         self.overrides = by_name(self.request.overrides)
         for terms, link in self.triton.limits_to_torch():
             self.search.add(terms, link)
