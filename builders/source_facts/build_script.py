@@ -194,6 +194,8 @@ class _Reader(ast.NodeVisitor):
         self._definitions.pop()
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        if any("sdist" in _last_name(base) for base in node.bases):
+            return  # a command that makes sdists: no build of a wheel executes it
         self._definitions.append(node.name)
         self.generic_visit(node)
         self._definitions.pop()
@@ -290,10 +292,12 @@ class _Reader(ast.NodeVisitor):
     def _add_extension(self, node: ast.Call, function: str) -> None:
         keywords = {keyword.arg: keyword.value for keyword in node.keywords}
         argument = keywords.get("name") or (node.args[0] if node.args else None)
-        if argument is None or isinstance(argument, ast.Starred):
+        if isinstance(argument, ast.Starred) or not (argument or None in keywords):
             return
         is_class = function in self._aliases or function[:1].isupper()
-        name = self._name(argument) if is_class else None  # a function may add the package to the name
+        name = (
+            self._name(argument) if is_class and argument else None
+        )  # a function may add the package to the name
         if name is None and any(map(_is_extension, self._definitions)):
             return  # a function that makes extensions of the names that its callers state
         sources = keywords.get("sources") or (node.args[1] if len(node.args) > 1 else None)
