@@ -47,7 +47,7 @@ class Extension(msgspec.Struct, frozen=True):
     sources: tuple[str, ...] = ()
     """The source files that the script names literally."""
     certain: bool = False
-    """Whether every build compiles it: no condition and no function call decides."""
+    """Whether every build compiles it: no condition, function or other build system decides."""
 
     @property
     def uses_gpu_compiler(self) -> bool:
@@ -302,6 +302,10 @@ class _Reader(ast.NodeVisitor):
             return  # a function that makes extensions of the names that its callers state
         sources = keywords.get("sources") or (node.args[1] if len(node.args) > 1 else None)
         is_reached = self._in_setup or not self._definitions
+        # CMake, or whatever else compiles an extension without sources, may leave it out (horovod).
+        is_reached = (
+            is_reached and sources is not None and not (isinstance(sources, ast.List) and not sources.elts)
+        )
         self.script.extensions.append(
             Extension(
                 (name or "").replace("/", "."),

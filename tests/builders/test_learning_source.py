@@ -462,3 +462,13 @@ def test_of_several_optional_extensions_none_must_be_in_the_wheel(
     )
     rocm = next(recipe for recipe in draft_recipes(facts, "p.tar.gz") if recipe.backend == "rocm")
     assert rocm.must_contain == expected
+
+
+def test_extensions_that_another_build_system_may_leave_out_are_not_demanded(learn: Learn) -> None:
+    """Horovod names an extension without sources for each framework, and CMake builds some of them."""
+    facts = learn(
+        "torch_lib = Extension('horovod.torch.mpi_lib_v2', [])\n"
+        "tensorflow_lib = Extension('horovod.tensorflow.mpi_lib', sources=[])\n"
+        "setup(name='horovod', ext_modules=[torch_lib, tensorflow_lib])"
+    )
+    assert [recipe.must_contain for recipe in draft_recipes(facts, "horovod.tar.gz")] == [("*.so",)] * 2
