@@ -320,6 +320,7 @@ def _warnings(answer: Answer) -> Iterator[Notice]:
         text = f"{what} To lock them, run `matrix resolve` with network access."
         yield Notice("metadata-unread", "", text)
     yield from answer.lacking()
+    yield from answer.beyond_inferred()
     for name, extras in answer.extras_for_rocm().items():
         listed = join_words([f"{name}[{extra}]" for extra in extras], most=6)
         yield Notice(
