@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE, NO_COMPILER_CACHE
+from matrix.input.settings import EVERYTHING
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name, required_name
 from resolver.versions import shorten
@@ -368,6 +369,25 @@ def add_kept(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="do not keep the installed NAME, so that another version may be installed over it (repeatable)",
     )
+
+
+def add_request_options(parser: argparse.ArgumentParser) -> None:
+    """Add all options that are a part of a request."""
+    add_kept(parser)
+    parser.add_argument(
+        "--upgrade",
+        metavar="NAME",
+        type=normalized_name,
+        action="append",
+        nargs="?",
+        const=EVERYTHING,
+        help="upgrade NAME in the existing lock, and change as little else as possible (repeatable); without "
+        "NAME, upgrade everything",
+    )
+    add_ops(parser)
+    add_input_options(parser)
+    add_index_access(parser)
+    add_target_options(parser)
 
 
 def add_ops(parser: argparse.ArgumentParser) -> None:

@@ -395,7 +395,7 @@ def test_wheel_is_compiled_in_a_job_and_the_container_made_after_it(compiling: U
     assert slurm.ended(number)["JobState"] == "COMPLETED"
     written = user.wheel.stat().st_mtime_ns
 
-    done = user.matrix(*command, "--attach")
+    done = user.matrix(*command)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     assert done.stdout.endswith("env is ready: 1 distribution, verified.\n")
     assert user.wheel.stat().st_mtime_ns == written
