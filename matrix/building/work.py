@@ -49,6 +49,7 @@ from matrix.command_line.options import (
 )
 from matrix.commands import build_wheels, check, env
 from matrix.consumers.shared.installation import Installation, write_files
+from matrix.consumers.shared.requirements import require_torch_of_image
 from matrix.farm import fetch
 from matrix.input.facts_file import Draft
 from matrix.input.locking import (
@@ -514,6 +515,8 @@ class _Work:
     def _lacks(self) -> Iterator[MatrixError]:
         """Yield what is missing for the remaining steps."""
         maker = self.container.maker
+        if maker.run is not None:
+            require_torch_of_image(Installation(self.lock), "venv")
         if not self.container.program:
             msg = f"{' or '.join(maker.programs)} is not on PATH."
             is_lumi = self.lock.target.site.startswith("lumi")
