@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from resolver.compiling import add_distributions
 from resolver.compiling.clauses import LIMITS
+from resolver.compiling.distributions import decided_first
 from resolver.compiling.problem import ABSENT, ALWAYS
 from resolver.facts.schema import PLATFORM
 from resolver.providers.index import IndexProvider, by_name
@@ -174,6 +175,12 @@ class World:
     def is_for_cpu(self, name: str) -> bool:
         """Return whether the request asks for a distribution on the CPU, by its extra (``jax[cpu]``)."""
         return any("cpu" in requirement.extras for requirement in self.asked.get(name, ()))
+
+    def way_to_use(self, name: str) -> int:
+        """Return the variable that decides whether the inferred bounds of a distribution hold."""
+        component = decided_first(self.builder, name)
+        self.state_demands()
+        return self.session.number[component]
 
     def add_closed(self, names: Collection[str]) -> None:
         """Add the distributions of the catalog among some names to the problem."""
