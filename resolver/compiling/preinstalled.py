@@ -237,4 +237,5 @@ def _content(image: schema.Image, held: Mapping[str, str], options: str) -> Noti
         f"{image.name} already has {listed}. `matrix build-layer OUT.sqsh REQ...` makes a layer over it with "
         f"what it lacks. To resolve so: {options}"
     )
-    return Notice("image-has", image.name, text)
+    names = join_words([*held], most=3, joiner="and")
+    return Notice("image-has", image.name, text, f"another image of the site has {names}")

@@ -587,6 +587,10 @@ class KnownBad(Row, frozen=True, kw_only=True):
 
     combination: dict[str, str]
     """Specifiers of the bad versions, by component (empty text: every version)."""
+    id: str = ""
+    """The name by which a warning refers to the row."""
+    summary: str = ""
+    """The problem and what to do, in at most 60 characters."""
     problem: str
     """The failure, in one sentence without a full stop."""
     effect: Literal["refuse", "warn", "explain"] = "refuse"
