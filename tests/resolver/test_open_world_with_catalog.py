@@ -253,7 +253,7 @@ def test_conflict_is_reported_before_suggestions_are_searched(monkeypatch: pytes
 
     search = suggest.suggest
 
-    def suggested(*args: Any, **kwargs: Any) -> tuple[Suggestion, ...]:
+    def suggested(*args: Any, **kwargs: Any) -> tuple[tuple[Suggestion, ...], bool]:
         events.append("search")
         return search(*args, **kwargs)
 
@@ -287,7 +287,11 @@ def test_suggestions_have_a_limit_of_time(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_suggestions_do_not_depend_on_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    projects = {"a": {"1": ["b<2"], "2": ["c"]}, "b": {"1": ["c"], "2": []}, "c": {"1": []}}
+    projects: dict[str, dict[str, list[str]]] = {
+        "a": {"1": ["b<2"], "2": ["c"]},
+        "b": {"1": ["c"], "2": []},
+        "c": {"1": []},
+    }
 
     def suggestions() -> tuple[tuple[Suggestion, ...], list[str]]:
         answer = resolve(load(), ask(load(), "a==1 b==2"), FakeIndexes(projects))
