@@ -308,7 +308,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def is_sdist(self) -> bool:
-        """Whether a consumer's pip builds it: ROCm's ``rocm``, or a commit or directory without a recipe."""
+        """Whether a consumer's pip builds it: ROCm's ``rocm``."""
         return self.origin == "published" and bool(self.files) and not self.files[0].name.endswith(".whl")
 
     @property
