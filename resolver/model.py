@@ -312,6 +312,12 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return self.origin == "published" and bool(self.files) and not self.files[0].name.endswith(".whl")
 
     @property
+    def draft_source(self) -> str:
+        """What `matrix catalog draft` reads to draft its recipe: the URL in the request, or a release."""
+        url = self.files[0].url if self.files and not self.files[0].index else ""
+        return url.removeprefix("file://") or f"{self.name}=={self.version}"
+
+    @property
     def is_pure_source(self) -> bool:
         """Whether it is built from a source that compiles nothing."""
         return self.source is not None and self.source.kind == "pure"

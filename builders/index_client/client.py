@@ -398,7 +398,7 @@ class IndexClient:
         if local is not None and local.is_dir():
             from builders.source_facts.reading import tree_metadata
 
-            return tree_metadata(local, "", str(local))
+            return tree_metadata(local, str(local))
         identity = self._identity(file, local)
         identity = _digest(identity, listed) if listed else identity
         path = self._cache / "metadata" / f"{identity}.msgpack"

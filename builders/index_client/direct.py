@@ -151,8 +151,9 @@ class DirectReader:
                     content.seek(0)
                     with TemporaryDirectory() as folder:
                         unpack_scripts(filename, content, folder.root / "source")
-                        version = version_of_ref(filename.removesuffix(".zip").removesuffix(".tar.gz"))
-                        metadata = tree_metadata(folder.root / "source" / subdirectory, version, shown)
+                        stem = filename.removesuffix(".zip").removesuffix(".tar.gz")
+                        tag = version_in(filename, name) or version_of_ref(stem)
+                        metadata = tree_metadata(folder.root / "source" / subdirectory, shown, tag)
         except DamagedError as error:
             msg = f"{shown!r} cannot be used: {error}."
             raise SourceError(msg, hint="Check the file, or name another file.") from None
@@ -182,10 +183,10 @@ class DirectReader:
         stored.replace(record, _encoder.encode(reference))
         return reference
 
-    def _of_tree(self, name: str, url: str, pinned: str, version: str = "") -> Reference:
+    def _of_tree(self, name: str, url: str, pinned: str, tag: str = "") -> Reference:
         """Store the sdist of a commit or a directory in the cache, where builds look for it."""
         with source_tree(pinned, self._mirrors) as top, TemporaryDirectory() as folder:
-            metadata = tree_metadata(top, version, _shown(url))
+            metadata = tree_metadata(top, _shown(url), tag)
             release = f"{name.replace('-', '_')}-{metadata.version}"
             packed = folder.root / f"{release}.tar.gz"
             with packed.open("wb") as file:

@@ -168,13 +168,13 @@ def _of_git(text: str, version: str, mirrors: Mapping[str, str], *, offline: boo
     with TemporaryDirectory() as directory:
         top = directory.root / "source"
         fetched.checkout(top, directory.root / "git.log")
-        facts = learn_release(top, version or version_of_ref(ref), without_password(text))
+        facts = learn_release(top, without_password(text), version, version_of_ref(ref))
     shown = f"{without_password(repository.url)}@{commit}"
     return Origin(facts, pin, shown, shown, size=fetched.size)
 
 
 def _of_directory(path: Path, version: str) -> Origin:
-    facts = learn_release(path, version, str(path))
+    facts = learn_release(path, str(path), version)
     with TemporaryDirectory() as directory:
         name = f"{facts.name.replace('-', '_')}-{facts.version}"
         archive = directory.root / f"{name}.tar.gz"
@@ -192,7 +192,7 @@ def _of_directory(path: Path, version: str) -> Origin:
 def _of_archive(path: Path, version: str) -> Origin:
     try:
         with _unpacked(path) as top:
-            facts = learn_release(top, version, str(path))
+            facts = learn_release(top, str(path), version)
     except SourceError as error:
         raise SourceError(error.message, hint="Name another file.") from None
     pin = keep_sdist(path)

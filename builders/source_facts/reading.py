@@ -78,7 +78,7 @@ _MENTIONS_HIP = re.compile(rb"USE_ROCM|__HIP|version\.hip|IS_HIP_EXTENSION|hip/h
 _SUBMODULE = re.compile(r"^\s*path\s*=\s*(\S+)\s*$", re.MULTILINE)
 _STATE_VERSION = (
     "A build would compute it. State it in [project] of its pyproject.toml, name a tag such as v1.2 of its "
-    "git repository, or draft a recipe: `matrix recipe draft {shown} --release VERSION`."
+    "git repository, or draft a recipe: `matrix catalog draft {shown} --release VERSION`."
 )
 _VERSION_LINE = re.compile(r"^__version__\s*(?::\s*\w+\s*)?=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 
@@ -150,10 +150,11 @@ def is_requirement(text: str) -> bool:
     return True
 
 
-def learn_release(top: Path, version: str, shown: str) -> SourceFacts:
+def learn_release(top: Path, shown: str, version: str = "", tag: str = "") -> SourceFacts:
     """Return the facts in a source whose name and version are known.
 
-    `version` is that of a source that computes it, and `shown` the source in messages. Raise `UsageError` if
+    `shown` is the source in messages. `version` is that which the user states for it, and `tag` that of a
+    source that computes it. Raise `UsageError` if
     the name or the version cannot be read.
     """
     if version and not is_version(version):
@@ -162,7 +163,7 @@ def learn_release(top: Path, version: str, shown: str) -> SourceFacts:
         facts = learn_source(top)
     except UsageError as error:
         raise error.changed(message=error.message.replace(str(top), shown)) from None
-    facts = replace(facts, version=version or facts.version)
+    facts = replace(facts, version=version or facts.version or tag)
     if not facts.name or required_name(facts.name) != facts.name:
         msg = f"{shown} does not state a valid name, or computes its name."
         raise UsageError(msg, hint="Make an sdist (`python -m build --sdist`), and name that file.")
@@ -172,12 +173,12 @@ def learn_release(top: Path, version: str, shown: str) -> SourceFacts:
     return facts
 
 
-def tree_metadata(top: Path, version: str, shown: str) -> Metadata:
+def tree_metadata(top: Path, shown: str, tag: str = "") -> Metadata:
     """Return the metadata of a source tree as far as its files state them; see `learn_release`."""
     metadata = static_metadata(top / FILE)
     if metadata is not None:
         return metadata
-    facts = learn_release(top, version, shown)
+    facts = learn_release(top, shown, tag=tag)
     metadata = static_metadata(top / FILE, facts.version)
     if metadata is not None:
         return metadata

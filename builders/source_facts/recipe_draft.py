@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Row, Status
 
-MARK = "# Drafted by `matrix recipe draft`, which replaces files that begin with this line."
+MARK = "# Drafted by `matrix catalog draft`, which replaces files that begin with this line."
 _SEPARATORS = {"HCC_AMDGPU_TARGET": "{gfx:,}"}
 """Variables whose list of GPU architectures is not separated by semicolons."""
 _GPU_SWITCH = re.compile(

@@ -387,7 +387,7 @@ def _direct_reference(
         path, more = _local_path(location, address, directory)
         extras |= _split(more)
         if os.path.isdir(path):  # noqa: PTH112  accepts any text
-            name = _agreed(location, name, tree_metadata(Path(path), "", path).name)
+            name = _agreed(location, name, tree_metadata(Path(path), path).name)
         else:
             name = _name_of_file(location, path, name)
         url = Path(path).absolute().as_uri()

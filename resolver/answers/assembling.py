@@ -141,7 +141,7 @@ def _untried(picks: Sequence[Distribution]) -> Iterator[Notice]:
     has_torch = any(pick.name == "torch" for pick in picks)
     for pick in picks:
         evidence = pick.source.evidence if pick.source else ""
-        write = f"`matrix recipe draft {pick.name}=={pick.version}`, and add `--catalog {pick.name}.toml`."
+        write = f"`matrix catalog draft {pick.draft_source}`, and add `--catalog {pick.name}.toml`."
         if pick.is_untried:
             text = f"{pick} is built with a recipe drafted from its source, which is untried: {evidence}."
             yield Notice("untried", pick.name, f"{text} To edit it, run {write}")
