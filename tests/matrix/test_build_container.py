@@ -498,7 +498,7 @@ def test_other_directory_is_not_replaced(work: Path, capsys: Capture) -> None:
 
 def test_consumers_with_one_result_are_offered() -> None:
     offered = {name for name in consumer_names() if load_consumer(name).maker}
-    assert offered == {*container_consumers()} == {"apptainer", "cotainr", "tykky"}
+    assert offered == {*container_consumers()} == {"apptainer", "cotainr", "tykky", "tykky-pip"}
 
 
 @pytest.fixture
