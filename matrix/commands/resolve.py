@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from resolver.model import Resolution
 
 SUMMARY = "choose versions that work together and write matrix.lock"
-_MOST_CHANGES = 20
+_MOST_CHANGES = 6
 EXAMPLE = "matrix resolve apex deepspeed --site lumi-g --python 3.12"
 MOST_USED = ("--requirement", "--site", "--gfx", "--python", "--output")
 
@@ -119,14 +119,14 @@ def _print_next(answer: Resolution, context: Context, *, is_valid: bool, is_stor
             "--upgrade NAME only NAME."
         )
     elif not args.no_lock:
-        console.info(
-            f"\nWrote {args.output}. For all reasons and sources: `matrix explain{_lock_option(context)}`"
-        )
-    if is_stored:
-        console.info(f"Wrote {REQUEST_FILE}, the request: `matrix add` and `matrix remove` change it.")
+        written = f"{args.output} and {REQUEST_FILE}" if is_stored else args.output
+        name = " NAME|ID" if answer.warnings or answer.notes else ""
+        console.info(f"\nWrote {written}. Reasons: `matrix explain{name}{_lock_option(context)}`")
     if not args.no_lock:
         env = f"matrix env --for {'cotainr' if answer.image else 'pip'}"
         command = "matrix build-wheels" if answer.built() else env
+        if answer.image and not answer.request.preinstalled and args.output == LOCK_FILE:
+            command = "matrix build-container train.sif"
         console.info(f"Next: `{command}{_lock_option(context)}`")
 
 
@@ -142,14 +142,14 @@ def _print(answer: Resolution, context: Context) -> None:
     console.data(resolution_text(answer, times, present, screen=console.out, every=is_verbose))
     if is_verbose:
         console.data(f"\n{reasons_text(answer, console.out)}")
+    if answer.notes or answer.warnings:
+        console.info("")
     for note in answer.notes:
-        console.info(f"\n{note}")
+        console.info(f"note: {console.line_of(note, 'note: ')}")
     _warn(answer, console)
 
 
 def _warn(answer: Resolution, console: Console) -> None:
-    if answer.warnings:
-        console.info("")
     for warning in answer.warnings:
         console.warning(warning)
 

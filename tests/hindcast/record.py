@@ -1,6 +1,6 @@
 """Record what PyPI has of the catalogued distributions that the environments name.
 
-Run it as ``python -m tests.hindcast.record``, with a network. It keeps pinned versions, and the newest release of
+Run it as ``python -m tests.hindcast.record``, with a network. It keeps pinned versions, and the newest of
 each minor version and month: day, Requires-Python, wheels for Linux on x86_64, and the requirements on other
 distributions that are recorded.
 """

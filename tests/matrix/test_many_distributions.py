@@ -51,11 +51,11 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolution:
 
 def test_resolution_counts_the_others(lock: Resolution) -> None:
     text = resolution_text(lock, {})
-    assert OTHERS in text
+    assert "200 other packages (-v lists them)" in text
     assert "other-" not in text
-    for listed in ("python", "torch", "apex", "lightning"):
-        assert f"\n  {listed} " in text
-    assert len(text.splitlines()) < 30
+    for listed in ("Python", "torch", "apex", "lightning"):
+        assert f" {listed} " in text
+    assert len(text.splitlines()) < 10
     assert resolution_text(lock, {}, every=True).count("\n  other-") == 200
 
 

@@ -374,9 +374,39 @@ def test_everything_in_an_image_is_kept_also_if_nothing_requires_it(
     request = ask(catalog, "einops", site=LUMI, day=DAY, base_image=image)
     lock = resolve(catalog, replace(request, preinstalled=Preinstalled(IMAGE, replaced=replaced)), indexes)
     assert isinstance(lock, Resolution)
+    assert any("what else in it requires of" in text for text in lock.warnings) == bool(replaced)
     kept = {pick.name for pick in lock.distributions if pick.origin == "preinstalled"}
     assert kept == {*catalog.image[image].holds} - {*replaced}
     assert {pick.name for pick in lock.distributions} == {*kept, "einops"}
+
+
+def test_replacement_respects_what_the_rest_of_the_image_requires(catalog: Catalog) -> None:
+    """As the transformers of vllm's and llmcompressor's images; what else holds it may need any or none."""
+    releases = {"transformers": {"5.5.0": FakeRelease(), "4.57.1": FakeRelease()}}
+    indexes = FakeIndexes({**releases, "a": {"1": FakeRelease(requires=("transformers>=5",))}})
+    image = catalog.image["lumi-multitorch-full-u24r64f21m43t29-20260124_092648.sif"]
+    limit = "transformers<5,>=4.55.2; python_version < '4'"
+    needs = {"vllm": (limit, "deepspeed<0.18", "???"), "peft": ("transformers", "transformers<4 @ x")}
+    facts = catalog.with_image(replace(image, requires=needs))
+    installed = {**image.holds, "vllm": "0.11.0", "peft": "0.18.0", "transformers": "4.55.2"}
+
+    def asked(text: str, *replaced: str) -> Resolution | Conflict:
+        kept = {name: version for name, version in installed.items() if name not in replaced}
+        request = ask(facts, text, site=LUMI, day=DAY, base_image=image.name)
+        return resolve(facts, replace(request, preinstalled=Preinstalled(IMAGE, kept, replaced)), indexes)
+
+    for name, version in (("transformers", "4.57.1"), ("deepspeed", "0.17.6")):
+        found = asked(name, name)
+        assert isinstance(found, Resolution)
+        assert found.version_of(name) == version
+    conflict = asked("a", "transformers")
+    assert isinstance(conflict, Conflict)
+    texts = " ".join(item.text for item in conflict.core)
+    assert "a 1 requires transformers>=5" in texts
+    assert "vllm 0.11.0 of the base image requires transformers<5,>=4.55.2" in texts
+    both = asked("a", "transformers", "vllm")
+    assert isinstance(both, Resolution)
+    assert both.version_of("transformers") == "5.5.0"
 
 
 @pytest.mark.parametrize(
