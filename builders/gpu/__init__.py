@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from resolver.indexes import File, Metadata
 
 RULES = 12
-"""Version of the rules of `builders.gpu.content` and `builders.source_facts`: others' results are not used."""
+"""Version of the rules of `builders.gpu.content` and `builders.source_facts`; another gives other results."""
 SIGN = re.compile(
     r"cuda|cudnn|cublas|nvidia|nccl|gpu|rocm|amdhip|tensorrt|cutlass|torch|migraphx"
     r"|(?<![a-z])(?:cu1\d|hip|amd|gfx\d)",
