@@ -248,12 +248,9 @@ def _objects(facts: SourceFacts, backend: Backend) -> Iterator[str]:
     """Yield the globs of the shared objects that a wheel must contain.
 
     Of several extensions that the script may leave out (vllm has some for other GPUs), none is required; that
-    the wheel has code for the GPU is checked anyway. Without torch, nothing is required of a script with a
-    switch that may compile nothing: that is its author's choice (forbiddenfruit).
+    the wheel has code for the GPU is checked anyway.
     """
-    has_switch = not facts.builds_with_torch and any(map(is_switch, facts.flags))
-    may_be_pure = has_switch and facts.extensions and not any(row.certain for row in facts.extensions)
-    if not facts.compiles or may_be_pure:
+    if not facts.compiles:
         return
     extensions = [row for row in facts.extensions if backend == "rocm" or not row.uses_gpu_compiler]
     optional = {extension.name for extension in extensions if not extension.certain}

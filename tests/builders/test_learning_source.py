@@ -472,14 +472,3 @@ def test_extensions_that_another_build_system_may_leave_out_are_not_demanded(lea
         "setup(name='horovod', ext_modules=[torch_lib, tensorflow_lib])"
     )
     assert [recipe.must_contain for recipe in draft_recipes(facts, "horovod.tar.gz")] == [("*.so",)] * 2
-
-
-@pytest.mark.parametrize(("script", "expected"), [("", ()), ("import torch\n", ("ffruit*.so",))])
-def test_extension_behind_a_switch_is_demanded_only_if_it_is_for_torch(
-    learn: Learn, script: str, expected: tuple[str, ...]
-) -> None:
-    facts = learn(
-        f"{script}if os.environ.get('FFRUIT_EXTENSION'):\n    more = [Extension('ffruit', ['a.c'])]\n"
-        "setup(name='forbiddenfruit', ext_modules=more)"
-    )
-    assert [recipe.must_contain for recipe in draft_recipes(facts, "f.tar.gz")] == [expected] * 2
