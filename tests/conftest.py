@@ -10,6 +10,7 @@ import stat
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from wheel.wheelfile import WheelFile
 
 from builders.containers import runtime, sandbox
 from builders.installed import checks
+from matrix.input import settings as command_settings
+from matrix.input.settings import Settings, overlays
 from resolver.consequences import Side
 from resolver.consequences.questions import driver_states
 from resolver.facts import catalog_files, schema
@@ -26,24 +29,21 @@ from resolver.facts.catalog import Catalog, load
 from tests.rig.rig import Rig, the_rig
 
 settings.register_profile(
-    "any machine", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+    "any machine", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("fast", settings.get_profile("any machine"), max_examples=25)
 settings.load_profile("any machine")  # a busy machine must not fail tests
 
 _INTEGRATION_TIMEOUT = 1800
 """Seconds; the first test that needs the rig's base image also creates it."""
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     """Handle SIGINT, also in programs that tests start, because a shell's background job ignores it.
 
-    A run without the slow tests tries fewer examples of each property, too. Programs that tests start
-    keep their compiled modules, or each of the many that start ``matrix`` compiles all of them again.
+    Programs that tests start keep their compiled modules, or each of the many that start ``matrix`` compiles
+    all of them again.
     """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    if "not slow" in config.getoption("markexpr"):
-        settings.load_profile("fast")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -69,6 +69,17 @@ def _read_shipped_once(path: Path, text: str | None = None) -> schema.CatalogFil
 
 
 catalog_files.read_file = _read_shipped_once
+
+
+def _load_shipped_once(settings: Settings) -> Catalog:
+    """Load the shipped catalog once for all commands that add no layer; a program loads it once, too."""
+    if overlays(settings) or Path(schema.FOLDER).resolve() != _shipped:
+        return _load_catalog(settings)
+    return _load_shipped()
+
+
+_load_catalog, _load_shipped = command_settings.load_catalog, cache(load)
+command_settings.load_catalog = _load_shipped_once
 
 
 _activate = socketserver.TCPServer.server_activate

@@ -251,7 +251,11 @@ def until(true: Callable[[], object], seconds: float) -> bool:
 
 @pytest.mark.parametrize(
     ("number", "option"),
-    [(signal.SIGINT, ""), (signal.SIGTERM, "-cc1"), (signal.SIGKILL, "")],
+    [
+        (signal.SIGINT, ""),
+        pytest.param(signal.SIGTERM, "-cc1", marks=pytest.mark.long),
+        (signal.SIGKILL, ""),
+    ],
     ids=["interrupted while hipconfig asks the compiler", "terminated while it compiles", "killed"],
 )
 def test_ended_build_succeeds_next_time(tiny: MakeSite, number: signal.Signals, option: str) -> None:
