@@ -376,7 +376,7 @@ def write_index(root: Path) -> None:
     matrix = [sys.executable, "-m", "matrix"]
     target = ["--backend", "cpu", "--python", PYTHON, "--catalog", "catalog", "-q"]
     run([*matrix, "resolve", *requirements(names), *target])
-    run([*matrix, "fetch", "--catalog", "catalog", "-q"])
+    run([*matrix, "farm", "fetch", "--catalog", "catalog", "-q"])
     run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", "cache", "pip"])
     for path in (root / "cache").rglob("*"):
         if path.suffix == ".whl":

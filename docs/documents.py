@@ -12,19 +12,17 @@ from builders.building.records import TaskState
 from matrix.building import work
 from matrix.building.planning import Plan
 from matrix.commands import (
-    build_one,
     build_wheels,
-    builds,
     catalog,
     check,
     diff,
     explain,
-    fetch,
-    graph,
     index,
     recipe,
-    site,
 )
+from matrix.farm import build_one, builds, fetch
+from matrix.maintaining import site_file
+from matrix.show import graph_text
 from matrix.show.json_document import ConflictDocument, ErrorDocument, ResolutionDocument
 from matrix.show.table_formats import TableDocument
 
@@ -36,14 +34,14 @@ DOCUMENTS: dict[str, Any] = {
     "explain": explain.ExplainDocument,
     "table": TableDocument,
     "diff": diff.DiffDocument,
-    "graph": graph.GraphDocument,
-    "fetch": fetch.FetchDocument,
-    "plan": Plan,
+    "explain-graph": graph_text.GraphDocument,
+    "farm-fetch": fetch.FetchDocument,
+    "farm-plan": Plan,
     "build-container": work.ContainerDocument,
     "build-layer": work.ContainerDocument,
     "build-wheels": build_wheels.BuildResult,
-    "build-one": build_one.TaskResult | build_one.TaskResults,
-    "builds": builds.BuildList,
+    "farm-build-one": build_one.TaskResult | build_one.TaskResults,
+    "farm-builds": builds.BuildList,
     "recipe-draft": recipe.DraftResult,
     "index-list": index.ListDocument,
     "index-add": index.AddDocument,
@@ -55,7 +53,7 @@ DOCUMENTS: dict[str, Any] = {
     "catalog-check": catalog.CatalogCheckDocument,
     "catalog-learn": catalog.LearnDocument,
     "catalog-update": catalog.UpdateDocument,
-    "site-init": site.SiteDocument,
+    "catalog-site": site_file.SiteDocument,
 }
 """The type of each document, by the command that prints it."""
 

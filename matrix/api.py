@@ -123,10 +123,11 @@ def resolve_settings(
     today: datetime.date,
     inputs: Inputs | None = None,
     *,
+    request: Request | None = None,
     earlier: Resolution | None = None,
     reporter: Reporter = SILENT,
 ) -> Resolution | Conflict:
-    """Resolve the request that settings describe, with a catalog and inputs that were already read.
+    """Resolve a request, by default the one that settings describe, with what was already read.
 
     The versions of an earlier resolution are kept where possible if its request was the same, or if the
     settings name distributions to upgrade in it. Files that were excluded in it stay excluded.
@@ -139,7 +140,7 @@ def resolve_settings(
     from resolver.providers.index import HIDDEN
 
     inputs = inputs or read_inputs(settings)
-    request = make_request(settings, catalog, today, inputs)
+    request = request or make_request(settings, catalog, today, inputs)
     if earlier:
         request = replace(request, excluded=earlier.request.excluded)
     keep = {}

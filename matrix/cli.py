@@ -7,11 +7,10 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import NoReturn, TypeVar
 
 import matrix.commands
@@ -22,33 +21,32 @@ from matrix.command_line.options import (
     EXIT_CODES,
     GLOBAL_DEFAULTS,
     GLOBAL_WITH_VALUE,
+    add_command,
     add_global_options,
     expand_gfx_flags,
-    help_texts,
 )
 from matrix.show.console import Console, OutputError, ReaderGoneError
 from resolver.errors import EXIT_INTERRUPTED, InternalError, MatrixError, UsageError, did_you_mean
 
 T = TypeVar("T", bound=str)
-_MOST_USED = "most used"
 _REQUIRED = "the following arguments are required: "
 _TYPOS = 2
 """Typos in a short command or value for which a correction is suggested."""
 _GROUPS = {
     "from requirements to an environment": (
-        "resolve", "add", "remove", "build-wheels", "build-container", "build-layer", "env", "check",
-        "explain", "table", "graph", "diff",
+        "build-layer", "build-container", "resolve", "add", "remove", "check", "explain", "env",
     ),
-    "build farms": ("plan", "build-one", "builds", "fetch", "index", "report"),
-    "maintain": ("catalog", "recipe", "site", "completion", "help"),
+    "more": ("build-wheels", "table", "diff", "report"),
+    "maintain": ("farm", "index", "catalog", "recipe", "completion", "help"),
 }  # fmt: skip
 
 
 _INSTEAD = {
     "inspect": "check THING", "verify": "check THING --run", "audit": "check WHEEL", "doctor": "check",
-    "--log": "check LOG",
+    "--log": "check LOG", "fetch": "farm fetch", "plan": "farm plan", "graph": "explain --graph",
+    "lock": "resolve", "sync": "build-container", "install": "build-container",
 }  # fmt: skip
-"""What does the work of commands and options that other releases had."""
+"""What does the work of commands and options that other releases or other tools have."""
 
 
 def commands() -> dict[str, Path]:
@@ -202,7 +200,7 @@ def make_parser(called: str = "") -> argparse.ArgumentParser:
     files = commands()
     if called in files:
         command = import_module(f"matrix.commands.{called.replace('-', '_')}")
-        _add_arguments(subparsers.add_parser(called, **help_texts(command.SUMMARY, command.EXAMPLE)), command)
+        add_command(subparsers, called, command)
         return parser
     summaries = {name: _summary(file) for name, file in files.items()}
     summaries["help"] = "show the help of a command"
@@ -224,26 +222,6 @@ def _summary(file: Path) -> str:
 
     line = re.search(r'^SUMMARY = (["\'].*["\'])$', file.read_text(encoding="utf-8"), re.MULTILINE)
     return str(ast.literal_eval(line[1])) if line else ""
-
-
-def _add_arguments(parser: argparse.ArgumentParser, command: ModuleType) -> None:
-    parser.set_defaults(execute=command.execute, parser=parser, names_dest=None)
-    command.add_arguments(parser)
-    add_global_options(parser)
-    _show_first(parser, getattr(command, "MOST_USED", ()))
-
-
-def _show_first(parser: argparse.ArgumentParser, options: Collection[str]) -> None:
-    if not options:
-        return
-    first = parser.add_argument_group(_MOST_USED)
-    groups = parser._action_groups  # noqa: SLF001
-    for group in groups[:-1]:
-        chosen = [action for action in group._group_actions if {*action.option_strings} & {*options}]  # noqa: SLF001
-        for action in chosen:
-            group._group_actions.remove(action)  # noqa: SLF001
-            first._group_actions.append(action)  # noqa: SLF001
-    groups.insert(1, groups.pop())
 
 
 def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int:

@@ -60,8 +60,10 @@ def dumps(resolution: Resolution) -> str:
 
 
 def encode(value: object) -> str:
-    """Return the encoded form of a `Requirement` or `Notice`: its text. For msgspec's `enc_hook`."""
-    if isinstance(value, Requirement | Notice):
+    """Return the text of a `Requirement` or `Notice`. For msgspec's `enc_hook`."""
+    if isinstance(value, Notice):
+        return value.marked
+    if isinstance(value, Requirement):
         return str(value)
     raise NotImplementedError
 
@@ -74,7 +76,7 @@ def decode(kind: type, value: object) -> Requirement | Notice:
         msg = f"Expected a {kind.__name__.lower()} as text"
         raise TypeError(msg)
     if kind is Notice:
-        return Notice("", "", value)
+        return Notice.from_marked(value)
     try:
         requirement = parse_requirement(value)
     except UsageError as error:

@@ -75,19 +75,34 @@ class Fact(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Notice(str):
     """A note or a warning about an answer: its text, with what programs compare.
 
-    Locks and JSON have the text alone, so one that was read from them has neither `id` nor `subject`.
+    Locks and JSON have the text with the id (`marked`), so one that was read from them has no `subject`.
     """
 
-    __slots__ = ("id", "subject")
+    __slots__ = ("id", "short", "subject")
     id: str
     subject: str
+    short: str
+    """What a narrow screen shows of it, if that is not the beginning of the text."""
 
-    def __new__(cls, id_: str, subject: str, text: str) -> Self:
+    def __new__(cls, id_: str, subject: str, text: str, short: str = "") -> Self:
         """Return a notice of a kind about one component, project, image or row; about none, it is empty."""
         notice = super().__new__(cls, text)
         notice.id = id_
         notice.subject = subject
+        notice.short = short
         return notice
+
+    @property
+    def marked(self) -> str:
+        """The text with the id at its end."""
+        return f"{self} [{self.id}]" if self.id else str(self)
+
+    @classmethod
+    def from_marked(cls, text: str) -> Self:
+        """Return the notice whose `marked` is a text."""
+        start, _, end = text.rpartition(" [")
+        is_marked = end.endswith("]") and end[:-1].replace("-", "").isalnum()
+        return cls(end[:-1], "", start) if is_marked else cls("", "", text)
 
 
 class Candidate(msgspec.Struct, frozen=True):

@@ -133,7 +133,7 @@ def required_wheels(task: Task, index: Index) -> list[Path]:
         published = index.find(required.pick.name, required.build_key)
         if published is None:
             msg = f"Building {task.title} requires {required.title}, which is not in the index."
-            hint = f"Build it first with `matrix build-one {required.build_key[:12]}`."
+            hint = f"Build it first with `matrix farm build-one {required.build_key[:12]}`."
             raise BuildError(msg, hint=hint)
         wheels.append(published.path)
     return wheels

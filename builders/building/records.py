@@ -148,13 +148,13 @@ def command_of(tasks: Sequence[TaskState]) -> list[str]:
 
     Jobs may start without the user's PATH, so the program is named by its interpreter.
     """
-    program, action, *words = tasks[0].command
+    program, farm, action, *words = tasks[0].command
     if len(tasks) > 1:
-        keys = [task.command[2] for task in tasks]
+        keys = [task.command[3] for task in tasks]
         locks = dict.fromkeys(task.lock for task in tasks)
         words = [*keys, *(word for lock in locks for word in ("--lock", lock)), *words[3:]]
     start = own_program() if program == "matrix" else [program]
-    return [*start, action, *words]
+    return [*start, farm, action, *words]
 
 
 def _shown(value: Any) -> str:  # noqa: ANN401  an input is any JSON value

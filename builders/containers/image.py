@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
+from builders.containers.squashfs import MAGIC
 from builders.storage.files import cache_root, sha256_of, write_atomic
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
 from resolver.versions import shorten
@@ -119,7 +120,7 @@ def form_of(path: Path) -> Form:
     if len(head) >= SIF_HEADER.size and SIF_HEADER.unpack_from(head)[1] == _SIF_MAGIC:
         _require_whole(path, head)
         return "sif"
-    if head.startswith(b"hsqs"):
+    if head.startswith(MAGIC):
         return "squashfs"
     if head[_TAR_AT : _TAR_AT + len(_TAR_MAGIC)] == _TAR_MAGIC:
         return "archive"

@@ -124,12 +124,14 @@ for d in $(unique /opt/conda /opt/miniconda* /opt/miniforge* ${CONDA_PREFIX-}); 
 done
 ask='
 import importlib.metadata as m, importlib.util as u, json, os, sys, sysconfig
-held = {d.metadata["Name"]: d.version for d in reversed(list(m.distributions())) if d.metadata["Name"]}
+dists = [d for d in reversed(list(m.distributions())) if d.metadata["Name"]]
+held = {d.metadata["Name"]: d.version for d in dists}
+needs = {d.metadata["Name"]: [r for r in d.requires or () if "extra" not in r.partition(";")[2]] for d in dists}
 print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "path": sys.executable,
 "prefix": sys.prefix, "base": sys.base_prefix, "implementation": sys.implementation.name,
 "headers": os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")),
 "venv": u.find_spec("venv") is not None and u.find_spec("ensurepip") is not None,
-"holds": held}))
+"holds": held, "requires": needs}))
 '
 for d in $(unique $(split "$PATH") /opt/*/bin /opt/conda/envs/*/bin /usr/local/*/bin); do
     for f in "$d"/python3 "$d"/python3.[0-9] "$d"/python3.[0-9][0-9]; do

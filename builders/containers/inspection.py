@@ -74,6 +74,8 @@ class ImagePython(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it can create virtual environments with pip."""
     holds: dict[str, str] = {}
     """Every distribution that it can import, with its version."""
+    requires: dict[str, tuple[str, ...]] = {}
+    """What the metadata of each of them requires, without extras."""
 
 
 class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,6 +265,7 @@ def as_row(facts: ImageFacts, catalog: Catalog) -> schema.Image:
         network_headers=facts.network_headers,
         network_plugin=facts.network_plugin or (documented.network_plugin if documented else ""),
         holds=_catalogued(facts.installed, catalog),
+        requires=next((python.requires for python in facts.main), {}),
         status="observed",
         source=f"{schema.INSPECTED}{facts.path.rpartition('/')[2]} {facts.digest}",
     )
@@ -430,7 +433,9 @@ def _pythons(rows: Iterable[list[str]]) -> tuple[ImagePython, ...]:
             raise ValueError(msg) from None
         if values.get("implementation") == "cpython":
             held = {normalize_name(name): version for name, version in python.holds.items()}
-            pythons.setdefault((python.prefix, python.version), msgspec.structs.replace(python, holds=held))
+            needs = {normalize_name(name): texts for name, texts in python.requires.items()}
+            python = msgspec.structs.replace(python, holds=held, requires=needs)
+            pythons.setdefault((python.prefix, python.version), python)
     return tuple(pythons.values())
 
 

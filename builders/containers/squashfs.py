@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-_SUPERBLOCK = struct.Struct("<IIIIIHHHHHHQQQQQQQQ")
-_MAGIC = int.from_bytes(b"hsqs", "little")
+MAGIC = b"hsqs"
+"""The first bytes of the file."""
+
+_SUPERBLOCK = struct.Struct("<4sIIIIHHHHHHQQQQQQQQ")
 _DECOMPRESSORS: dict[int, Callable[[], Any]] = {
     1: zlib.decompressobj, 4: lzma.LZMADecompressor, 6: zstd.ZstdDecompressor,
 }  # fmt: skip
@@ -56,7 +58,7 @@ _LONGEST_PATH = 4096  # bytes, as in Linux
 def is_squashfs(path: Path) -> bool:
     """Return whether a file begins as a squashfs."""
     with path.open("rb") as file:
-        return file.read(4) == _MAGIC.to_bytes(4, "little")
+        return file.read(len(MAGIC)) == MAGIC
 
 
 class Entry(NamedTuple):
@@ -89,7 +91,7 @@ class Squashfs:
             magic, _, _, self._block_size, self._fragments, kind, _, _, _, major, minor,
             self._root, _, _, _, self._inodes, self._directories, self._fragment_table, _,
         ) = _SUPERBLOCK.unpack(self._at(0, _SUPERBLOCK.size))  # fmt: skip
-        if (magic, major, minor) != (_MAGIC, 4, 0) or not 0 < self._block_size <= _LARGEST_BLOCK:
+        if (magic, major, minor) != (MAGIC, 4, 0) or not 0 < self._block_size <= _LARGEST_BLOCK:
             msg = "its header is not that of a squashfs of version 4.0"
             raise ValueError(msg)
         if kind not in _DECOMPRESSORS:

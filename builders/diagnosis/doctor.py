@@ -233,7 +233,7 @@ def check_network(what: str, url: str) -> Finding:
         return Finding(f"network-{what}", "info", f"{url} responds", evidence={"url": url})
     message = f"{url} does not respond. Files that are not in the cache cannot be downloaded from here."
     fix = (
-        "Run `matrix fetch` with network access and the same XDG_CACHE_HOME, then build with "
+        "Run `matrix farm fetch` with network access and the same XDG_CACHE_HOME, then build with "
         "--offline; or set a mirror in matrix.toml."
     )
     return Finding(f"network-{what}", "warning", message, fix, {"url": url})

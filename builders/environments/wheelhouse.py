@@ -160,7 +160,9 @@ def fetch_wheels(
         return house
     if options.offline:
         msg = f"The wheels of {', '.join(requested)} for Python {python.minor} are not in the cache."
-        raise EnvironmentLacksError(msg, hint="Run `matrix fetch` once on a machine with network access.")
+        raise EnvironmentLacksError(
+            msg, hint="Run `matrix farm fetch` once on a machine with network access."
+        )
     with explain_cache_errors(), exclusive_lock(manifest.with_suffix(".lock")):
         if house := _cached(manifest, offline=False):  # another process downloaded it
             return house

@@ -51,8 +51,8 @@ _decoder = msgspec.msgpack.Decoder(Reference)
 class DirectReader:
     """Read the distributions that direct references name.
 
-    A remote file is downloaded to the path where ``matrix fetch`` keeps it, so that the lock has its hash. A
-    URL without a hash, a branch or a tag is used without a request for `fresh_for` seconds.
+    A remote file is downloaded to the path where ``matrix farm fetch`` keeps it, so that the lock has its
+    hash. A URL without a hash, a branch or a tag is used without a request for `fresh_for` seconds.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class DirectReader:
                     for chunk in chunks(reply):
                         part.write(chunk)
                 reference = self._of_file(name, url, temporary, options, filename=target.name)
-                kept = cached_file(reference.file)  # where `matrix fetch` looks for it
+                kept = cached_file(reference.file)  # where `matrix farm fetch` looks for it
                 make_directories(kept.parent)
                 make_read_only(temporary)
                 temporary.replace(kept)

@@ -60,6 +60,16 @@ _NOISE = {"need-of-other-backend", "plain-platform-tag"}
 _EXTENSION = re.compile(r"\.(cpython-3(?P<python>\d+)|abi3)[^/]*\.so$")
 _PLUGIN = re.compile(r"/lib(rccl|nccl)-net[\w-]*\.so[.\d]*$")
 _MPI = re.compile(r"/(libmpi|libmpich)\.so[.\d]*$")
+_MPI_ABIS = {
+    "libmpi.so.12": "MPICH: Cray MPICH has the same, so its library can take the place of this one",
+    "libmpich.so.12": (
+        "MPICH under Debian's file name: Cray MPICH has the same ABI, but as libmpi.so.12, so a site needs a "
+        "link with this name"
+    ),
+    "libmpi.so.40": "Open MPI: Cray MPICH cannot take its place",
+}
+"""What the soname of an MPI library says of its ABI (https://www.mpich.org/abi/ ;
+https://sarus.readthedocs.io/en/stable/user/abi_compatibility.html ; Debian's libmpich12 and libopenmpi3)."""
 _FABRIC = re.compile(r"/libfabric\.so[.\d]*$")
 _RCCL = re.compile(r"/librccl\.so[.\d]*$")
 _OF_BUILDS = re.compile(r"\bcompile|\bsetup\b")
@@ -459,6 +469,21 @@ def check_network(installed: Installed, side: Side) -> Iterator[Finding]:
         yield Finding("rccl-plugin-missing", "warning", text, fix)
 
 
+def check_mpi(installed: Installed, _: Side) -> Iterator[Finding]:
+    """Report which MPI mpi4py is linked with, and whether a site's library can take its place."""
+    linked = {
+        name: item.path
+        for _, contents in installed.distributions
+        if contents.name == "mpi4py"
+        for item in contents.objects
+        for name in item.needed
+        if name in _MPI_ABIS
+    }
+    for name, member in sorted(linked.items()):
+        text = f"mpi4py is linked with {name}, the ABI of {_MPI_ABIS[name]}."
+        yield Finding("mpi-linked", "info", text, "", {"library": name, "member": member})
+
+
 def check_facts(installed: Installed, side: Side) -> Iterator[Finding]:
     """Report the known-bad combinations of the catalog."""
     versions = dict(installed.versions)
@@ -543,6 +568,7 @@ CHECKS: tuple[Check, ...] = (
     check_twice,
     check_library_path,
     check_network,
+    check_mpi,
     check_driver,
     check_facts,
 )

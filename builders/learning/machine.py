@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _SINFO = ["sinfo", "--noheader", "--format", "%R|%l|%G"]
 _GPUS = re.compile(r"gpu(?::([A-Za-z]\w*))?")
 """A resource of Slurm, such as ``gpu:mi250:8``."""
-_STATED = "stated to matrix site init"
+_STATED = "stated to matrix catalog site"
 _CLUSTER = re.compile(r"^ClusterName\s*=\s*(\S+)", re.MULTILINE)
 _IMAGE = (".sif", ".img", ".squashfs", ".tar")
 

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 
-OFFLINE_HINT = "Run `matrix fetch` on a machine with network access, or this command once without --offline."
-NETWORK_HINT = "Check the network. On a compute node, run `matrix fetch` on a login node first."
+OFFLINE_HINT = (
+    "Run `matrix farm fetch` on a machine with network access, or this command once without --offline."
+)
+NETWORK_HINT = "Check the network. On a compute node, run `matrix farm fetch` on a login node first."
 _LOGIN = re.compile(r"//[^/]*@")
 _URL = re.compile(r"(https?|ssh|git|file)://[^\s-]\S*")
 

@@ -39,6 +39,9 @@ BROKEN = "the server's answer is broken"
 _BUFFER = 1 << 16  # bytes
 _LONGEST_WAIT = 30  # seconds
 _loading = threading.Lock()
+_first: dict[str, threading.Lock] = {}
+_peers: dict[str, str] = {}
+"""The address of each host that was connected; empty while nothing has answered."""
 
 
 class _Watched(io.RawIOBase):
@@ -103,7 +106,28 @@ def _watching(kind: Callable[..., Any], **options: Any) -> HTTPConnection:  # no
     """Return a connection of a kind whose replies must not be too slow."""
     connection: HTTPConnection = kind(**options)
     connection.response_class = _Response
+    vars(connection)["_new_conn"] = partial(_connect, connection, connection._new_conn)  # noqa: SLF001
     return connection
+
+
+def _connect(connection: HTTPConnection, connect: Callable[[], socket]) -> socket:
+    """Connect; only the first connection to a host looks up its address.
+
+    Name servers drop questions that many threads ask at once, and each then waits five seconds. So the others
+    wait for the first, and ask themselves only if it fails.
+    """
+    host = connection._dns_host  # noqa: SLF001  urllib3 has no other way to it
+    with _first.setdefault(host, threading.Lock()):
+        if host not in _peers:
+            _peers[host] = ""
+            connected = connect()
+            _peers[host] = connected.getpeername()[0]
+            return connected
+    connection._dns_host = _peers[host] or host  # noqa: SLF001
+    try:
+        return connect()
+    finally:
+        connection._dns_host = host  # noqa: SLF001
 
 
 class _Adapter(HTTPAdapter):

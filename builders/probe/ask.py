@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeVar
 
 import msgspec
@@ -290,6 +291,14 @@ class Probe:
     def ask_wheel(self, recipe: Recipe) -> WheelReply:
         """Return the reply about the promises of a recipe, for an installed distribution."""
         return self._ask(wheel_question(recipe), WheelReply)
+
+    def seconds_to_start(self) -> float | None:
+        """Return how long a program takes that starts the Python and ends; None if it fails.
+
+        It was started before, so its files are in the page cache.
+        """
+        began = monotonic()
+        return monotonic() - began if self._prints(self._start, self._view) else None
 
     def _prints(self, start: Sequence[str], view: View) -> bool:
         """Return whether the environment's Python, or a shell, starts and prints a word."""

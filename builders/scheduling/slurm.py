@@ -1,8 +1,8 @@
 """Slurm jobs: to verify an environment on a GPU node, and to build, a job for each heavy wheel.
 
-Light wheels share jobs. Jobs run ``matrix build-one``, which builds the wheels of a shared job on all of its
-cores. They are submitted held, each after the jobs of the wheels it requires, and then released, so that no
-job starts before all are known. Each writes its exit code into the index; the result for a wheel is in the
+Light wheels share jobs. Jobs run ``matrix farm build-one``, which builds the wheels of a shared job on all of
+its cores. They are submitted held, each after the jobs of the wheels it requires, and then released, so that
+no job starts before all are known. Each writes its exit code into the index; the result for a wheel is in the
 index and in the failure record of its build, and Slurm reports why a job ended. One ``squeue`` queries the
 states of all jobs, less and less often while nothing changes. Slurm forgets jobs after some minutes;
 ``sacct`` reports those that left no exit code, if the cluster has accounting.

@@ -20,7 +20,6 @@ import msgspec
 
 from builders.containers.squashfs import Squashfs, is_squashfs
 from builders.machine.process import output_of, run
-from builders.network.urls import local_path, without_password
 from builders.storage.files import (
     cache_root,
     cached_file,
@@ -37,7 +36,7 @@ from matrix.show.render import format_size
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from builders.index import Index
     from matrix.command_line.context import Context
@@ -353,12 +352,3 @@ def has_account(context: Context) -> bool:
         return True
     user = getpass.getuser()
     return bool(output_of(["sacctmgr", "-nP", "show", "user", user, "format=DefaultAccount"]).strip())
-
-
-def hidden_sources(context: Context) -> Iterator[str]:
-    """Yield the package indexes and find-links that a container cannot see."""
-    sources = context.inputs.package_sources()
-    for url in (*sources.indexes, *sources.find_links):
-        path = local_path(url)
-        if (path is not None and not is_visible(str(path))) or url.startswith("/"):
-            yield without_password(url)

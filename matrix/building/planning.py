@@ -24,6 +24,7 @@ from builders.sources import obtain
 from builders.storage.files import cache_root
 from matrix.command_line.arguments import command_arguments
 from matrix.command_line.context import Context
+from matrix.command_line.options import add_build_host_options
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
@@ -49,7 +50,7 @@ _OF_SLURM = ("partition", "account", "time")
 
 
 class Plan(JsonDocument, kw_only=True):
-    """The JSON output of ``matrix plan``."""
+    """The JSON output of ``matrix farm plan``."""
 
     status: Literal["ok"] = "ok"
     index: str
@@ -199,11 +200,19 @@ def _command(key: str, context: Context, index: Index) -> tuple[str, ...]:
         "catalog": [Path(catalog).absolute() for catalog in context.settings.catalog],
         "offline": args.offline,
     }
-    return ("matrix", "build-one", *command_arguments("build-one", values))
+    return ("matrix", "farm", "build-one", *command_arguments("farm.build_one", values))
 
 
-def add_batch_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of Slurm jobs."""
+def add_build_options(parser: argparse.ArgumentParser, *, executor: str | None, default: str) -> None:
+    """Add the options that say where wheels are built; `default` is the help for the default `executor`."""
+    add_build_host_options(parser)
+    parser.add_argument(
+        "--executor",
+        choices=("local", "slurm"),
+        default=executor,
+        help=f"build wheels on this machine or in Slurm jobs (default: {default})",
+    )
+    parser.add_argument("--keep-going", action="store_true", help="continue when a wheel fails")
     group = parser.add_argument_group("in Slurm jobs (--executor slurm)")
     group.add_argument(
         "--partition", metavar="NAME", default="", help="default: the site's with the longest time limit"
@@ -217,17 +226,11 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
         default="",
         help="time limit of each job (default: from the recipe and earlier builds)",
     )
-    group.add_argument(
-        "--attach", action="store_true", help="follow the jobs that an earlier command submitted"
-    )
-    group.add_argument(
-        "--cancel", action="store_true", help="cancel the jobs that an earlier command submitted"
-    )
 
 
 def check_batch_options(args: argparse.Namespace) -> None:
     """Check that the options of Slurm do not contradict other options."""
-    given = [name for name in (*_OF_SLURM, "attach", "cancel") if getattr(args, name)]
+    given = [name for name in (*_OF_SLURM, "attach", "cancel") if getattr(args, name, False)]
     if given and args.executor != "slurm":
         raise UsageError(f"--{given[0]} requires --executor slurm.")
     for action in ("attach", "cancel"):

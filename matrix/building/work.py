@@ -21,7 +21,7 @@ from builders.machine.process import output_of
 from builders.scheduling.slurm import Slurm, partition_of
 from builders.storage.files import cached_file
 from builders.storage.lease import exclusive_lock
-from matrix.api import package_indexes, write_lock
+from matrix.api import resolve_settings, write_lock
 from matrix.building.container import (
     STEPS,
     Container,
@@ -30,7 +30,6 @@ from matrix.building.container import (
     StepResult,
     chosen_text,
     has_account,
-    hidden_sources,
     inputs_of,
     moves,
     plan_text,
@@ -38,37 +37,26 @@ from matrix.building.container import (
     space_of,
 )
 from matrix.building.locked import check_sources
-from matrix.building.planning import (
-    add_batch_options,
-    attach,
-    cancel,
-    check_batch_options,
-)
+from matrix.building.planning import add_build_options, attach, check_batch_options
 from matrix.command_line.options import (
-    add_build_host_options,
     add_format,
     add_index,
-    add_index_access,
-    add_input_options,
-    add_kept,
     add_limits,
     add_names,
-    add_ops,
-    add_target_options,
+    add_request_options,
     defaults_of,
-    normalized_name,
     output_path,
 )
-from matrix.commands import build_wheels, check, env, fetch
+from matrix.commands import build_wheels, check, env
 from matrix.consumers.shared.installation import Installation, write_files
+from matrix.farm import fetch
 from matrix.input.facts_file import Draft
-from matrix.input.inputs import with_stated_hashes
 from matrix.input.locking import (
     catalog_with_image_of,
     is_same_request,
     is_unchanged,
-    kept_versions,
     overlays_of,
+    read_earlier,
     same_target,
 )
 from matrix.input.request import facts_files, require_requirements
@@ -78,29 +66,23 @@ from matrix.show.check_text import show
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted, format_size, shortened
 from matrix.show.resolution_text import build_times, show_conflict
-from resolver.answers.resolve import resolve
-from resolver.errors import EnvironmentLacksError, LockError, MatrixError, UsageError
-from resolver.lock import dumps, read_lock
+from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
+from resolver.lock import dumps
 from resolver.model import Conflict
 from resolver.reporter import SILENT
-from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import ModuleType
 
-    from builders.building.expected_time import Resources
     from builders.building.plan import Task
     from matrix.command_line.context import Context
     from matrix.consumers import Maker
     from matrix.consumers.shared.installation import WrittenFile
-    from resolver.facts.catalog import Catalog
-    from resolver.model import Distribution, Resolution
+    from resolver.model import Resolution
 
 _MOST_ROUNDS = 4
 """How often the built wheels may add requirements to the lock; they are not expected to add any twice."""
-_LUMI = "lumi"
-_LINE = "\n"
 
 
 class ContainerDocument(JsonDocument, kw_only=True):
@@ -124,65 +106,32 @@ class ContainerDocument(JsonDocument, kw_only=True):
 def add_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     """Declare the arguments of both commands; `out` is the help for the result."""
     parser.add_argument("out", metavar="OUT", type=output_path, help=out)
-    add_names(
-        parser,
-        "requirements",
-        metavar="REQ",
-        help="requirements, as for `matrix resolve` (default: matrix.toml, else those of the lock)",
-    )
+    what = "requirements, as for `matrix resolve` (default: matrix.toml, else those of the lock)"
+    add_names(parser, "requirements", metavar="REQ", help=what)
     parser.add_argument("--dry-run", action="store_true", help="print the plan only")
     add_index(parser)
     add_format(parser)
-    add_kept(parser)
-    parser.add_argument(
-        "--upgrade",
-        metavar="NAME",
-        type=normalized_name,
-        action="append",
-        help="upgrade NAME in the existing lock (repeatable)",
-    )
-    add_build_host_options(parser)
-    add_ops(parser)
-    parser.add_argument(
-        "--executor",
-        choices=("local", "slurm"),
-        help="where wheels are built: on this machine or in Slurm jobs; default: in "
-        "Slurm jobs on a login node of a site whose partitions are known, else on this machine",
-    )
+    where = "in jobs on a login node of a site whose partitions are known, else on this machine"
+    add_build_options(parser, executor=None, default=where)
     add_limits(parser, offline=False)
-    parser.add_argument("--keep-going", action="store_true", help="continue when a wheel fails")
-    add_batch_options(parser)
-    add_input_options(parser)
-    add_index_access(parser)
-    add_target_options(parser)
+    add_request_options(parser)
 
 
 def make(context: Context, maker: Maker) -> int:
     """Make the result, or only print the plan; return the exit code."""
     args, console = context.args, context.console
     container = Container(args.out, maker)
-    if args.cancel:
-        return cancel(
-            Slurm(Index(args.index), console), context.with_options(executor=_requested_executor(args))
-        )
     container.check()
+    if args.executor:
+        check_batch_options(args)
     if not context.lock_path.exists():
         require_requirements(context.settings)
     if args.dry_run:
-        return _Work(context, container).plan_only()
+        return _Work(context, container).run()
     container.create_folder()
     waiting = partial(console.info, f"Another process makes {container.path}. Waiting for it.")
     with exclusive_lock(container.folder / "lock", on_wait=waiting):
         return _Work(context, container).run()
-
-
-def _check_gpu(lock: Resolution, catalog: Catalog) -> None:
-    """Raise `UsageError` if a lock is for a GPU that its site does not have."""
-    site = catalog.site[lock.target.site]
-    if others := site.lacks(lock.target.gfx):
-        asked, has = join_words(others, joiner="and"), join_words(site.gfx, joiner="and")
-        msg = f"The container would be for {asked}, but {site.name} has {has}."
-        raise UsageError(msg, hint="Name the site that has this GPU with --site, or leave the GPU out.")
 
 
 class _Work:
@@ -194,12 +143,12 @@ class _Work:
         catalogs = [*context.settings.catalog]
         if self.container.facts.exists() and self._facts_path not in catalogs:
             catalogs.append(self._facts_path)
-        self.context = context.with_options(catalog=catalogs, executor=_requested_executor(args))
+        self.context = context.with_options(catalog=catalogs)
         made = container.maker.makes
         self.steps = {name: StepResult(made if name == "container" else name, "to do", "") for name in STEPS}
         self.wheels: list[TaskState] = []
+        self.space: list[Space] = []
         self.findings: list[Finding] = []
-        self._unplanned: EnvironmentLacksError | None = None
         # `_use` replaces both. Other commands may replace the user's lock at any time, so no step reads it
         # again: steps that read a lock from a file, such as jobs, read a copy.
         self._of_lock = self._of_copy = self.context
@@ -212,49 +161,34 @@ class _Work:
 
     # The whole.
 
-    def plan_only(self) -> int:
-        """Print the plan; write nothing."""
-        conflict = self._resolve()
-        if conflict is not None:
-            return self._show_conflict(conflict)
-        self._plan_wheels()
-        space = self._space()
-        self._describe()
-        for lack in self._lacks():
-            self.console.warning(f"{lack.message.partition(_LINE)[0]} {lack.hint}".rstrip())
-        return self._report("planned", space)
-
     def run(self) -> int:
-        conflict = self._resolve()
-        if conflict is not None:
-            return self._show_conflict(conflict)
-        tasks = self._plan_wheels()
-        if not any(task.wheel is None for task in tasks) and self._is_finished():
-            for step in self.steps.values():
-                step.state = "up to date"
-            return self._report("ok")
-        space = self._space()
+        """Do what is left, or only print the plan and write nothing; return the exit code."""
+        if code := self._resolve():
+            return code
+        tasks, dry_run = self._plan_wheels(), self.context.args.dry_run
         self._describe()
+        if not dry_run and not _missing(tasks) and self._is_made(self.container.path):
+            self.steps["resolve"].state = "up to date"
+            return self._report("ok")
         for lack in self._lacks():
-            raise lack
-        self._print_plan(space)
+            if not dry_run:
+                raise lack
+            self._warn(lack)
+        if dry_run:
+            return self._report("planned")
+        self._print_plan()
         for _ in range(_MOST_ROUNDS):
             if code := self._fetch(tasks) or self._build(tasks):
-                return self._report("failed", space, code)
+                return self._report("failed", code)
             if not self._learns():
                 break
-            conflict = self._resolve_again()
-            if conflict is not None:
-                return self._show_conflict(conflict)
+            if code := self._resolve_again():
+                return code
             tasks = self._plan_wheels()
-        return self._make() or self._verify(space) or self._report("ok")
+        return self._make() or self._verify() or self._report("ok")
 
-    def _space(self) -> list[Space]:
-        return space_of(self.lock, self.container.folder, self.container.maker)
-
-    def _show_conflict(self, conflict: Conflict) -> int:
-        show_conflict(conflict, self.context, self.context.lock_path)
-        return 1
+    def _warn(self, lack: MatrixError) -> None:
+        self.console.warning(f"{lack.message.splitlines()[0]} {lack.hint}".rstrip())
 
     # 1. Resolve.
 
@@ -263,13 +197,8 @@ class _Work:
         """The resolution, which is stored unless only the plan is printed."""
         return self._of_lock.lock
 
-    @property
-    def _catalog(self) -> Catalog:
-        return self._of_lock.catalog_of_lock
-
     def _use(self, answer: Resolution) -> None:
         lock = with_cached_digest(answer)
-        _check_gpu(answer, self.context.with_lock(lock).catalog_of_lock)
         self._text = dumps(answer)
         self._of_lock = self.context.with_lock(lock)
         if self.context.args.dry_run:
@@ -279,32 +208,25 @@ class _Work:
         copy = self.context.with_options(lock=self.container.lock, catalog=[*catalogs])
         self._of_copy = copy.with_lock(lock)
 
-    def _resolve(self) -> Conflict | None:
-        """Choose versions, unless the lock answers the request; return the conflict if there is one."""
+    def _resolve(self) -> int:
+        """Choose versions, unless the lock answers the request; return the exit code."""
         path, step = self.context.lock_path, self.steps["resolve"]
-        earlier = self._earlier()
+        # without requirements, the lock is the request
+        earlier = read_earlier(path, required=not self._asks)
         if earlier is not None and self._is_answered_by(earlier):
             check_sources(earlier, self.context.settings, self.context.catalog, SILENT)
             self._use(earlier)
             step.state, step.detail = "up to date", f"{path} answers the request"
-            return None
+            return 0
         self._start("resolve", "choose versions")
         return self._store(self.context.resolve(earlier), earlier)
 
-    def _earlier(self) -> Resolution | None:
+    def _store(self, answer: Resolution | Conflict, earlier: Resolution | None) -> int:
+        """Store and use an answer, unless the earlier lock has the same; return the exit code."""
         path = self.context.lock_path
-        try:
-            return read_lock(path) if path.exists() else None
-        except LockError:
-            if not self._asks:  # the lock is the request
-                raise
-            return None
-
-    def _store(self, answer: Resolution | Conflict, earlier: Resolution | None) -> Conflict | None:
-        """Store and use an answer, unless the earlier lock has the same; return it if it is a conflict."""
         if isinstance(answer, Conflict):
-            return answer
-        path = self.context.lock_path
+            show_conflict(answer, self.context, path)
+            return 1
         for warning in answer.warnings:
             self.console.warning(warning)
         is_valid = earlier is not None and is_unchanged(earlier, answer)
@@ -318,7 +240,7 @@ class _Work:
             self.container.state.resolved_from = self._indexes()
             self.container.save()
         self._use(earlier if earlier is not None and is_valid else with_cached_digest(answer))
-        return None
+        return 0
 
     @property
     def _asks(self) -> bool:
@@ -350,7 +272,7 @@ class _Work:
     # 2. Fetch.
 
     def _fetch(self, tasks: Sequence[Task]) -> int:
-        if not any(task.wheel is None for task in tasks):
+        if not _missing(tasks):
             self._done("fetch", "no build needs anything")
             return 0
         self._start("fetch", "sources, torch and build requirements")
@@ -370,15 +292,10 @@ class _Work:
                 raise UsageError(msg, hint="Move it away: pip could install it instead.")
         result = fetch.fetch_lock(context, built)
         fetch.report_problems(result, self.console)
-        code = fetch.exit_code_of(result)
         fetched = sum(item.state == "fetched" for item in result.sources)
-        if not code:
-            self._done(
-                "fetch",
-                f"{fetched} fetched ({format_size(result.bytes_fetched)}), "
-                f"{len(result.sources) - fetched} cached",
-            )
-        return code
+        cached, size = len(result.sources) - fetched, format_size(result.bytes_fetched)
+        self._done("fetch", f"{fetched} fetched ({size}), {cached} cached")
+        return fetch.exit_code_of(result)
 
     # 3. Build.
 
@@ -389,39 +306,49 @@ class _Work:
         except EnvironmentLacksError as error:
             if not args.dry_run:
                 raise
-            self._unplanned, tasks = error, []
-            times = build_times(lock, self._catalog, args.index)
-            self.wheels = [_unplanned(pick, times[pick.name]) for pick in lock.built()]
+            self._warn(error)
+            tasks, times = [], build_times(lock, self._of_lock.catalog_of_lock, args.index)
+            self.wheels = [
+                TaskState(
+                    key="unknown",
+                    name=pick.name,
+                    version=pick.pinned,
+                    state="to build",
+                    why="the base image is not on this machine",
+                    cores=time.cores,
+                    seconds=None if time.source == "guess" else round(time.seconds, 1),
+                    seconds_from=time.source,
+                )
+                for pick, time in ((pick, times[pick.name]) for pick in lock.built())
+            ]
         return tasks
 
     def _build(self, tasks: Sequence[Task]) -> int:
         context, console = self._of_lock, self.console
-        executor = None if self._executor_name == "local" else Slurm(self.index, self.console)
-        if executor is not None and (context.args.attach or executor.current_run() is not None):
+        executor = Slurm(self.index, console) if self._in_jobs else None
+        if executor is not None and executor.current_run() is not None:
             console.info("Following the jobs of an earlier command.")
             run = attach(executor, context)
             if code := build_wheels.record(run, self.wheels, self.index, context):
                 return code
             tasks = self._plan_wheels()
-        if not any(task.wheel is None for task in tasks):
-            self._done("build-wheels", build_wheels.answer(self.wheels))
-            return 0
-        if executor is not None:
-            executor.check()
-        self._start("build-wheels", build_wheels.answer(self.wheels))
-        build_wheels.fetch_prebuilt(context)
-        code = build_wheels.build_missing(tasks, self.wheels, executor, self._of_copy)
-        if not code:
-            self._done("build-wheels", build_wheels.answer(self.wheels))
-        return code
+        if _missing(tasks):
+            if executor is not None:
+                executor.check()
+            self._start("build-wheels", build_wheels.answer(self.wheels))
+            build_wheels.fetch_prebuilt(context)
+            if code := build_wheels.build_missing(tasks, self.wheels, executor, self._of_copy):
+                return code
+        self._done("build-wheels", build_wheels.answer(self.wheels))
+        return 0
 
     @property
-    def _executor_name(self) -> str:
-        """Where wheels are built: as the user says, else in jobs on a login node with known partitions."""
+    def _in_jobs(self) -> bool:
+        """Whether jobs build the wheels: as the user says, else on a login node with known partitions."""
         args = self.context.args
         if args.executor:
-            return str(args.executor)
-        return "slurm" if self._is_login_node else "local"
+            return bool(args.executor == "slurm")
+        return bool(args.partition or args.time) or self._is_login_node
 
     @cached_property
     def _is_login_node(self) -> bool:
@@ -429,7 +356,7 @@ class _Work:
 
         If Slurm does not respond, it may be the site's: `_lacks` reports that.
         """
-        row = partition_of(self._catalog, self.lock.target.site, self.context.args.partition)
+        row = partition_of(self._of_lock.catalog_of_lock, self.lock.target.site, self.context.args.partition)
         if row is None or not shutil.which("sbatch") or "SLURM_JOB_ID" in os.environ:
             return False
         listed = output_of(["sinfo", "--noheader", "--format=%R"]).split()
@@ -445,21 +372,24 @@ class _Work:
         draft.replace(unlocked_requirements(self.lock, self._built_wheels(), catalog), catalog)
         return draft.write()
 
-    def _resolve_again(self) -> Conflict | None:
+    def _resolve_again(self) -> int:
         """Resolve the request of the lock with the requirements of our wheels, and keep its versions."""
         self._start("resolve", "again, because the built wheels require more than the lock has")
         lock = self.lock
         catalogs = list(dict.fromkeys([*self.context.settings.catalog, self._facts_path]))
         self.context = self.context.with_options(catalog=catalogs, upgrade=None)
         settings, inputs = self.context.settings, self.context.inputs
-        catalog = catalog_with_image_of(lock, self.context.lock_path, settings)
         files = facts_files(overlays(settings))
         request = replace(lock.request, catalogs=tuple(catalogs), facts_files=files)
-        indexes = package_indexes(settings, inputs, self.console)
-        with self.console.task("resolve"):
-            answer = resolve(catalog, request, indexes, keep=kept_versions(lock, ()), reporter=self.console)
-        if inputs.hashes and not isinstance(answer, Conflict):
-            answer = with_stated_hashes(answer, inputs.hashes)
+        answer = resolve_settings(
+            settings,
+            catalog_with_image_of(lock, self.context.lock_path, settings),
+            self.context.today,
+            inputs,
+            request=request,
+            earlier=replace(lock, request=request),
+            reporter=self.console,
+        )
         return self._store(answer, None)
 
     def _built_wheels(self) -> dict[str, list[Path]]:
@@ -472,10 +402,7 @@ class _Work:
     def _make(self) -> int:
         """Write the files of the consumer, and make the container from them; return the exit code."""
         container = self.container
-        inputs = self._inputs()
-        if container.is_made_from(container.new, inputs):
-            self._done("env", "unchanged")
-            self._done("container", "made before")
+        if self._is_made(container.new):
             return 0
         self._start("env", f"write the files into {_shown(container.folder)}")
         files, installation, findings = self._emit()
@@ -493,7 +420,7 @@ class _Work:
         self._done("env", ", ".join(path.name for path in paths))
         self._start("container", f"{container.program}; its output: {_shown(container.log)}")
         with self.console.task(f"make {container.path.name}"):
-            container.make(self._srun(), inputs)
+            container.make(self._srun(), self._inputs())
         self._done("container", f"made with {container.program}")
         return 0
 
@@ -511,34 +438,24 @@ class _Work:
     def _srun(self) -> list[str]:
         """Return the words that start the tool on a compute node where login nodes are too small for it."""
         job = self.container.maker.job
-        if not (job and self._is_lumi and self._is_login_node and self._executor_name == "slurm"):
+        if not (job and self._is_lumi and self._is_login_node and self._in_jobs):
             return []
         account = self.context.settings.account
         return ["srun", *(["-A", account] if account else []), *job]
 
     @property
     def _is_lumi(self) -> bool:
-        return self.lock.target.site.startswith(_LUMI)
+        return self.lock.target.site.startswith("lumi")
 
     # 6. Verify, and replace the older container.
 
-    def _verify(self, space: Sequence[Space]) -> int:
-        """Verify the new container and give it its name; return the exit code."""
-        container = self.container
-        if not container.state.verified:
-            self._start("verify", "versions, imports, ops and libraries")
-            if code := self._check(space):
-                self.console.info(
-                    f"{_shown(container.path)} was not changed. The new {container.maker.makes} is "
-                    f"{_shown(container.new)}; remove it to make it again."
-                )
-                return code
-        container.publish()
-        return 0
-
-    def _check(self, space: Sequence[Space]) -> int:
-        """Judge the new container and start it, and record that it works; return the exit code."""
+    def _verify(self) -> int:
+        """Judge the new container and start it, and give it its name if it works; return the exit code."""
         container, python = self.container, self.container.maker.python
+        if container.state.verified:
+            container.publish()
+            return 0
+        self._start("verify", "versions, imports, ops and libraries")
         thing = python(container.folder, container.new) if python else str(container.new)
         judged, *_ = judge_thing(thing, self._options_of(check, thing, "--run"), self._built_wheels())
         self.findings = judged.findings
@@ -546,83 +463,76 @@ class _Work:
         if self.context.args.format != "json" and (does_not_fit or self.console.verbosity > 0):
             show(judged, self.console)
         if does_not_fit:
-            return self._report("failed", space, 1)
-        self.container.state.verified = True
-        self.container.save()
+            self._report("failed")
+            self.console.info(
+                f"{_shown(container.path)} was not changed. The new {container.maker.makes} is "
+                f"{_shown(container.new)}; remove it to make it again."
+            )
+            return 1
+        container.state.verified = True
+        container.save()
+        container.publish()
         not_judged = sum("not-judged" in finding.id for finding in self.findings)
-        detail = f"no errors; not judged: {not_judged}" if not_judged else "no errors"
-        self._done("verify", detail)
+        self._done("verify", f"no errors; not judged: {not_judged}")
         return 0
 
-    def _is_finished(self) -> bool:
-        """Return whether the container exists and was made from these inputs."""
-        return self.container.is_made_from(self.container.path, self._inputs())
+    def _is_made(self, path: Path) -> bool:
+        """Return whether a path is the container that was made from these inputs."""
+        return self.container.is_made_from(path, self._inputs())
 
     # The plan.
 
     def _describe(self) -> None:
-        lock, args = self.lock, self.context.args
-        count = len(lock.distributions)
-        resolve = self.steps["resolve"]
-        resolve.detail = f"{counted(count, 'distribution')}; {resolve.detail}"
-        published = [pick for pick in lock.distributions if pick.origin == "published" and pick.files]
-        missing = [pick for pick in published if not cached_file(pick.files[0]).exists()]
-        size = format_size(sum(pick.files[0].size for pick in missing))
-        parts = [f"{counted(len(missing), 'file')} to download, {size}"] if missing else []
-        parts += [] if lock.is_complete else ["what the lock leaves open"]
-        parts += ["inputs of the builds"] if any(wheel.state == "to build" for wheel in self.wheels) else []
-        self.steps["fetch"].detail = "; ".join(parts) or "everything is in the cache"
-        build = self.steps["build-wheels"]
-        build.detail = build_wheels.answer(self.wheels)
+        """Say what each step will do, and mark those that an earlier command has done."""
+        lock, container, maker = self.lock, self.container, self.container.maker
         names = [wheel.name for wheel in self.wheels if wheel.state == "to build"]
-        if names:
-            build.detail += f": {shortened(names)}; {self._where_built()}"
-        self.steps["env"].detail = f"files in {_shown(self.container.folder)}"
-        where = " ".join(self._srun()) or "on this machine"
-        self.steps["container"].detail = f"with {args.consumer}, {where}"
-        if self.container.maker.makes == "layer":
-            self.steps["container"].detail = self._what_image_lacks()
-        self.steps["verify"].detail = "on this machine"
+        published = [pick for pick in lock.distributions if pick.origin == "published" and pick.files]
+        missing = [pick.files[0].size for pick in published if not cached_file(pick.files[0]).exists()]
+        files = f"{counted(len(missing), 'file')} to download, {format_size(sum(missing))}"
+        parts = {
+            files: missing,
+            "what the lock leaves open": not lock.is_complete,
+            "inputs of the builds": names,
+        }
+        builds = build_wheels.answer(self.wheels)
+        tool = f"with {self.context.args.consumer}, {' '.join(self._srun()) or 'on this machine'}"
+        details = {
+            "resolve": f"{counted(len(lock.distributions), 'distribution')}; {self.steps['resolve'].detail}",
+            "fetch": "; ".join(part for part in parts if parts[part]) or "everything is in the cache",
+            "build-wheels": f"{builds}: {shortened(names)}; {self._where_built()}" if names else builds,
+            "env": f"files in {_shown(container.folder)}",
+            "container": self._what_image_lacks if maker.makes == "layer" else tool,
+            "verify": "on this machine",
+        }
+        for name, detail in details.items():
+            self.steps[name].detail = detail
         if not names:
-            build.state = "up to date"
-            self._describe_container()
-
-    def _what_image_lacks(self) -> str:
-        on_top = Installation(self.lock).on_top
-        if not on_top:
-            return "nothing: the image has everything"
-        sizes = [pick.files[0].size for pick in on_top if pick.origin == "published" and pick.files]
-        listed = shortened([f"{pick.name} {pick.pinned}" for pick in on_top], most=8)
-        known = f"; {format_size(sum(sizes))} in wheels that need no build" if sizes and all(sizes) else ""
-        return f"{listed}{known}"
-
-    def _describe_container(self) -> None:
-        """Mark the steps that an earlier command has done with the same lock and wheels."""
-        if self.steps["resolve"].state != "up to date":  # with --dry-run, the lock is not stored
-            return
-        container, inputs = self.container, self._inputs()
-        is_finished = container.is_made_from(container.path, inputs)
-        if is_finished or container.is_made_from(container.new, inputs):
-            done = ("fetch", "env", "container", *(["verify"] if container.state.verified else []))
-            for name in done:
+            is_made = self._is_made(container.path) or self._is_made(container.new)
+            done = ["fetch", "env", "container", *(["verify"] * container.state.verified)] if is_made else []
+            for name in ("build-wheels", *done):
                 self.steps[name].state = "up to date"
+        self.space = space_of(lock, container.folder, maker)
+
+    @property
+    def _what_image_lacks(self) -> str:
+        names = [f"{pick.name} {pick.pinned}" for pick in Installation(self.lock).on_top]
+        return shortened(names, most=8) or "nothing: the image has everything"
 
     def _where_built(self) -> str:
-        if self._executor_name == "local":
+        if not self._in_jobs:
             return "on this machine"
-        row = partition_of(self._catalog, self.lock.target.site, self.context.args.partition)
+        row = partition_of(self._of_lock.catalog_of_lock, self.lock.target.site, self.context.args.partition)
         partition = self.context.args.partition or (row.name if row else "")
         account = self.context.settings.account or os.environ.get("SBATCH_ACCOUNT", "")
-        where = [f"partition {partition}"] if partition else []
-        where += [f"account {account}"] if account else []
-        return ", ".join(["in Slurm jobs", *where])
+        parts = {"partition": partition, "account": account}
+        return ", ".join(["in Slurm jobs", *(f"{what} {name}" for what, name in parts.items() if name)])
 
-    def _print_plan(self, space: Sequence[Space]) -> None:
+    def _print_plan(self) -> None:
         if self.context.args.format != "json":
             title = f"{self.container.path.name}: {chosen_text(self.lock)}"
-            self.console.data(plan_text(title, self.steps.values(), space, self.console.out))
+            self.console.data(plan_text(title, self.steps.values(), self.space, self.console.out))
             self.console.flush()
-        for need in space:
+        for need in self.space:
             if need.free < need.needed:
                 self.console.warning(
                     f"{need.directory} has {format_size(need.free)} free, but {need.purpose} need at "
@@ -630,26 +540,15 @@ class _Work:
                 )
 
     def _lacks(self) -> Iterator[MatrixError]:
-        """Yield what is missing for the remaining steps, and warn about what the container cannot see."""
-        maker, args = self.container.maker, self.context.args
-        if self._unplanned is not None:
-            yield self._unplanned
+        """Yield what is missing for the remaining steps."""
+        maker = self.container.maker
         if not self.container.program:
-            yield EnvironmentLacksError(
-                f"{' or '.join(maker.programs)} is not on PATH.", hint=self._how_to_get()
-            )
+            msg = f"{' or '.join(maker.programs)} is not on PATH."
+            get = f"Run `module load {maker.module}`, then" if self._is_lumi else f"{maker.install} Then run"
+            yield EnvironmentLacksError(msg, hint=f"{get} the same command again.")
         needs_jobs = self._srun() or any(wheel.state == "to build" for wheel in self.wheels)
-        if needs_jobs and self._executor_name == "slurm":
-            yield from self._lacks_of_slurm()
-        if not self.lock.is_complete and args.consumer != "tykky":
-            hidden = [*hidden_sources(self.context)]
-            if hidden:
-                self.console.warning(
-                    f"pip runs in the container, which cannot see {', '.join(hidden)}. Only distributions "
-                    "of the lock can come from there, and the lock is incomplete."
-                )
-
-    def _lacks_of_slurm(self) -> Iterator[MatrixError]:
+        if not (needs_jobs and self._in_jobs):
+            return
         try:
             Slurm(self.index, self.console).require("Nothing was started.")
         except EnvironmentLacksError as error:
@@ -657,11 +556,6 @@ class _Work:
         else:
             if not has_account(self.context):
                 yield UsageError("Slurm jobs need an account, and none is named.", hint=_ACCOUNT_HINT)
-
-    def _how_to_get(self) -> str:
-        if self._is_lumi:
-            return f"Run `module load {self.container.maker.module}`, then the same command again."
-        return f"{self.container.maker.install} Then run the same command again."
 
     # Output.
 
@@ -671,9 +565,7 @@ class _Work:
     def _done(self, name: str, detail: str) -> None:
         self.steps[name].state, self.steps[name].detail = "done", detail
 
-    def _report(
-        self, status: Literal["ok", "planned", "failed"], space: Sequence[Space] = (), code: int = 0
-    ) -> int:
+    def _report(self, status: Literal["ok", "planned", "failed"], code: int = 0) -> int:
         container, args = self.container, self.context.args
         if args.format == "json":
             document = ContainerDocument(
@@ -684,13 +576,13 @@ class _Work:
                 lock=str(self.context.lock_path),
                 steps=[*self.steps.values()],
                 wheels=self.wheels,
-                space=[*space],
+                space=self.space,
                 findings=tuple(self.findings),
                 layer=self._layer() if status == "ok" else None,
             )
             self.console.document(document)
         elif status == "planned":
-            self._print_plan(space)
+            self._print_plan()
         elif status == "ok":
             self._print_end()
         return code
@@ -700,38 +592,30 @@ class _Work:
         if all(step.state == "up to date" for step in self.steps.values()):
             console.answer(f"Nothing to do: {_shown(container.path)} is up to date, verified.")
             return
-        if layer := self._layer():
-            self._print_layer(layer)
-            return
-        count = counted(len(self.lock.distributions), "distribution")
-        console.answer(f"{_shown(container.path)} is ready: {count}, verified.")
+        layer = self._layer()
+        if layer is None:
+            what = counted(len(self.lock.distributions), "distribution")
+        else:
+            size = f"{counted(layer.files, 'file')}, {format_size(layer.size)}"
+            what = f"{self._what_image_lacks} ({size})"
+        console.answer(f"{_shown(container.path)} is ready: {what}, verified.")
+        if layer is not None:
+            if layer.hides:
+                hidden = f"{counted(len(layer.hides), 'file')} of the image: {shortened(layer.hides)}"
+                console.info(f"It hides {hidden}")
+            job = self._of_lock.catalog_of_lock.job.get(self.lock.target.site)
+            if modules := Installation(self.lock, job=job).container_modules:
+                console.info(f"First: module load {' '.join(modules)}")
+            console.info(f"To run: {layer.run} SCRIPT.py")
         variables = container.folder / "environment.sh"
         if variables.exists() and container.path.is_file():
             console.info(f"In job scripts: source {_shown(variables)}")
 
     def _layer(self) -> Layer | None:
-        run_of = self.container.maker.run
-        image = self.lock.image
+        run_of, image, path = self.container.maker.run, self.lock.image, self.container.path
         if run_of is None or image is None:
             return None
-        return read_layer(
-            self.container.path, run_of(self.container.program, image.path, self.container.path)
-        )
-
-    def _print_layer(self, layer: Layer) -> None:
-        what = shortened([f"{pick.name} {pick.pinned}" for pick in Installation(self.lock).on_top], most=8)
-        self.console.answer(
-            f"{_shown(self.container.path)} is ready, verified: {counted(layer.files, 'file')}, "
-            f"{format_size(layer.size)}; {what or 'the image has everything'}."
-        )
-        if layer.hides:
-            self.console.info(
-                f"It hides {counted(len(layer.hides), 'file')} of the image: {shortened(layer.hides)}"
-            )
-        job = self._catalog.job.get(self.lock.target.site)
-        if modules := Installation(self.lock, job=job).container_modules:
-            self.console.info(f"First: module load {' '.join(modules)}")
-        self.console.info(f"To run: {layer.run} SCRIPT.py")
+        return read_layer(path, run_of(self.container.program, image.path, path))
 
     # Contexts of the other commands.
 
@@ -746,25 +630,9 @@ class _Work:
         return base.with_options(**{**args, **own, **changes}).with_lock(self.lock)
 
 
-def _requested_executor(args: argparse.Namespace) -> str:
-    """Return the executor that the options mean; empty if they leave it open."""
-    if args.executor:
-        check_batch_options(args)
-    return args.executor or ("slurm" if args.attach or args.cancel or args.partition or args.time else "")
-
-
-def _unplanned(pick: Distribution, estimate: Resources) -> TaskState:
-    """Return the state of a wheel whose build cannot be planned on this machine."""
-    return TaskState(
-        key="unknown",
-        name=pick.name,
-        version=pick.pinned,
-        state="to build",
-        why="the base image is not on this machine",
-        cores=estimate.cores,
-        seconds=None if estimate.source == "guess" else round(estimate.seconds, 1),
-        seconds_from=estimate.source,
-    )
+def _missing(tasks: Sequence[Task]) -> bool:
+    """Return whether the index lacks the wheel of a task."""
+    return any(task.wheel is None for task in tasks)
 
 
 def _shown(path: Path) -> str:

@@ -54,10 +54,9 @@ def arguments_of(parser: argparse.ArgumentParser, values: Mapping[str, object]) 
     return words
 
 
-def command_arguments(command: str, values: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the words that give values to the options of a command; see `arguments_of`."""
-    module = import_module(f"matrix.commands.{command.replace('-', '_')}")
-    return tuple(arguments_of(parser_of(module), values))
+def command_arguments(module: str, values: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the words that give values to the options of a module of `matrix`; see `arguments_of`."""
+    return tuple(arguments_of(parser_of(import_module(f"matrix.{module}")), values))
 
 
 def request_arguments(request: Request, **more: object) -> tuple[str, ...]:
@@ -80,7 +79,7 @@ def request_arguments(request: Request, **more: object) -> tuple[str, ...]:
         "ops": request.ops,
         "catalog": request.catalogs,
     }
-    return command_arguments("resolve", values | more)
+    return command_arguments("commands.resolve", values | more)
 
 
 def suggested_arguments(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE, NO_COMPILER_CACHE
+from matrix.input.settings import EVERYTHING
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name, required_name
 from resolver.versions import shorten
@@ -237,6 +238,27 @@ def add_action(
     return parser
 
 
+def add_command(commands: argparse._SubParsersAction[Any], name: str, command: ModuleType) -> None:
+    """Add a command, or an action of one that is a module of its own: `matrix.cli.commands` says what it has.
+
+    A command whose actions are modules has no ``execute``.
+    """
+    parser = commands.add_parser(name, **help_texts(command.SUMMARY, command.EXAMPLE))
+    parser.set_defaults(execute=getattr(command, "execute", None), parser=parser, names_dest=None)
+    command.add_arguments(parser)
+    add_global_options(parser)
+    options = {*getattr(command, "MOST_USED", ())}
+    if not options:
+        return
+    first = parser.add_argument_group("most used")
+    groups = parser._action_groups
+    for group in groups[:-1]:
+        for action in [action for action in group._group_actions if {*action.option_strings} & options]:
+            group._group_actions.remove(action)
+            first._group_actions.append(action)
+    groups.insert(1, groups.pop())
+
+
 def defaults_of(command: ModuleType, *words: str) -> dict[str, Any]:
     """Return the options of a command for the words of a command line."""
     return vars(parser_of(command).parse_args(words))
@@ -347,6 +369,25 @@ def add_kept(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="do not keep the installed NAME, so that another version may be installed over it (repeatable)",
     )
+
+
+def add_request_options(parser: argparse.ArgumentParser) -> None:
+    """Add all options that are a part of a request."""
+    add_kept(parser)
+    parser.add_argument(
+        "--upgrade",
+        metavar="NAME",
+        type=normalized_name,
+        action="append",
+        nargs="?",
+        const=EVERYTHING,
+        help="upgrade NAME in the existing lock, and change as little else as possible (repeatable); without "
+        "NAME, upgrade everything",
+    )
+    add_ops(parser)
+    add_input_options(parser)
+    add_index_access(parser)
+    add_target_options(parser)
 
 
 def add_ops(parser: argparse.ArgumentParser) -> None:

@@ -14,10 +14,9 @@ from matrix.building import work
 from matrix.command_line.arguments import request_arguments
 from matrix.command_line.options import defaults_of
 from matrix.consumers.venv import LAYER
-from matrix.input.locking import overlays_of
-from resolver.errors import EnvironmentLacksError, LockError, UsageError
+from matrix.input.locking import overlays_of, read_earlier
+from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.facts.schema import PLATFORM
-from resolver.lock import read_lock
 from resolver.model import IMAGE, Resolution
 
 if TYPE_CHECKING:
@@ -51,8 +50,8 @@ def _moved(context: Context) -> Context:
 
     ROCm, Python and torch are then those of the image, so requirements on ROCm and Python are left out.
     """
-    given, lock = context.settings.base_image, _read(context)
-    if not given or lock is None or context.settings.has_requirements or context.args.cancel:
+    given, lock = context.settings.base_image, read_earlier(context.lock_path)
+    if not given or lock is None or context.settings.has_requirements:
         return context
     if image_name(given, context.catalog) == lock.target.base_image:
         return context
@@ -81,9 +80,9 @@ def _with_image(context: Context) -> Context:
     if given and is_sbom(Path(given)) and not context.args.dry_run:
         msg = f"{given} is the list of an image's content, and a layer is installed in the image itself."
         raise EnvironmentLacksError(msg, hint="Name the image with --base-image, or add --dry-run.")
-    if given or context.args.cancel:
+    if given:
         return context
-    lock = _read(context)
+    lock = read_earlier(context.lock_path)
     image = lock.image if lock else None
     if image is None:
         if not context.settings.has_requirements:
@@ -101,10 +100,3 @@ def _with_image(context: Context) -> Context:
         return context
     msg = f"The base image {image.name} is not on this machine, so nothing can be installed over it."
     raise EnvironmentLacksError(msg, hint="Name the file of an image that is: --base-image IMAGE.sif.")
-
-
-def _read(context: Context) -> Resolution | None:
-    try:
-        return read_lock(context.lock_path) if context.lock_path.exists() else None
-    except LockError:
-        return None  # the command resolves again, or reports it

@@ -26,7 +26,7 @@ from builders.storage.files import cached_file
 from matrix.api import check_build_hosts, write_lock
 from matrix.building.locked import check_sources
 from matrix.building.planning import (
-    add_batch_options,
+    add_build_options,
     attach,
     build_in_jobs,
     cancel,
@@ -37,7 +37,6 @@ from matrix.building.planning import (
     tasks_of,
 )
 from matrix.command_line.options import (
-    add_build_host_options,
     add_format,
     add_index,
     add_limits,
@@ -75,16 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_names(parser, "names", metavar="NAME", help="build only these (default: everything the lock builds)")
     add_lock(parser)
     add_index(parser)
-    add_build_host_options(parser)
     add_ops(parser)
-    parser.add_argument(
-        "--executor",
-        choices=("local", "slurm"),
-        default="local",
-        help="build on this machine (default), or in Slurm jobs",
-    )
     add_limits(parser)
-    parser.add_argument("--keep-going", action="store_true", help="continue when a wheel fails")
     parser.add_argument(
         "--dry-run", action="store_true", help="show for each wheel whether and why it will be built"
     )
@@ -95,7 +86,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "nothing",
     )
     add_format(parser)
-    add_batch_options(parser)
+    add_build_options(parser, executor="local", default="local")
+    parser.add_argument(
+        "--attach", action="store_true", help="follow the jobs that an earlier command submitted"
+    )
+    parser.add_argument(
+        "--cancel", action="store_true", help="cancel the jobs that an earlier command submitted"
+    )
     add_target_options(parser)
 
 

@@ -13,10 +13,17 @@ from msgspec import UNSET, UnsetType
 from builders.findings import Finding
 from builders.learning import new_rows
 from builders.sources import index_url
-from matrix.command_line.options import add_action, add_catalog, add_format, add_names, output_path
+from matrix.command_line.options import (
+    add_action,
+    add_catalog,
+    add_command,
+    add_format,
+    add_names,
+    output_path,
+)
 from matrix.input.facts_file import Draft
 from matrix.input.settings import load_catalog, overlays
-from matrix.maintaining import learning
+from matrix.maintaining import learning, site_file
 from matrix.maintaining import update as updating
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted
@@ -34,7 +41,7 @@ if TYPE_CHECKING:
     from matrix.show.console import Console
     from resolver.facts.schema import Row
 
-SUMMARY = "list the facts, check files of facts, learn from files, or look for new facts"
+SUMMARY = "list, check, learn and update the facts; write a site file"
 EXAMPLE = "matrix catalog check my-facts/"
 EXAMPLES = {
     "list": "matrix catalog list torch",
@@ -151,6 +158,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for action in (listing, check, learn, update):
         add_catalog(action)
         add_format(action)
+    add_command(actions, "site", site_file)
 
 
 def execute(context: Context) -> int:

@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--wheelhouse",
         metavar="DIR",
         type=Path,
-        help="a directory with all files (`matrix fetch --wheelhouse DIR`), used instead of any index",
+        help="a directory with all files (`matrix farm fetch --wheelhouse DIR`), used instead of any index",
     )
     parser.add_argument(
         "--environment",
@@ -229,7 +229,7 @@ def _confusable(installation: Installation, context: Context) -> str:
 def _in_wheelhouse(wheelhouse: Path, installation: Installation) -> dict[str, list[Path]]:
     """Return our wheels in the wheelhouse; check that a complete lock has all of its files there."""
     complete = installation.is_complete
-    command = f"matrix fetch --wheelhouse {quote(str(wheelhouse))}" if complete else _DOWNLOAD
+    command = f"matrix farm fetch --wheelhouse {quote(str(wheelhouse))}" if complete else _DOWNLOAD
     if not wheelhouse.is_dir() or not any(wheelhouse.glob("*.whl")):
         msg = f"There are no wheels in {wheelhouse}."
         raise MatrixError(msg, hint=f"Fill it with `{command}`.")

@@ -9,8 +9,10 @@ from builders.constants import LOCK_FILE
 from matrix.api import package_indexes
 from matrix.command_line.options import add_format, add_lock
 from matrix.input.locking import catalog_of, catalog_with_image_of
-from matrix.input.settings import Settings
+from matrix.input.settings import Settings, load_catalog
+from matrix.show.graph_text import print_graph
 from matrix.show.json_document import JsonDocument
+from matrix.show.meanings import meanings
 from matrix.show.resolution_text import (
     facts_text,
     first_source,
@@ -56,6 +58,8 @@ class ExplainDocument(JsonDocument, kw_only=True):
     rejected_more: int
     problems: list[str]
     """Known problems of the chosen version, if one component was named."""
+    meaning: str = ""
+    """What an id means that was named."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,9 +67,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name",
         nargs="?",
-        metavar="NAME",
-        help="a component of the lock, or versions of a component that were not chosen, such as torch==2.13.0"
-        " (default: all; or the conflict, if the last resolve in this directory had one)",
+        metavar="NAME|ID",
+        help="a component of the lock, versions of one that were not chosen (torch==2.13.0), or the id of an "
+        "error, a warning or a finding (default: all, or the conflict of the last resolve here)",
+    )
+    parser.add_argument(
+        "--graph",
+        action="store_true",
+        help="what each distribution of the lock, or NAME, requires to run and build",
     )
     add_lock(parser)
     add_format(parser)
@@ -74,12 +83,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
+    if args.graph:
+        print_graph(context, [args.name] if args.name else [])
+        return 0
     conflict = None if args.name or args.lock != LOCK_FILE else last_conflict()
     if conflict:
         if args.format == "json":
             console.document(conflict)
         else:
             console.text(_conflict_text(conflict))
+        return 0
+    if meaning := _meaning(context):
+        if args.format == "json":
+            console.document(
+                ExplainDocument(picks=[], rejected=[], rejected_more=0, problems=[], meaning=meaning)
+            )
+        else:
+            console.text(meaning)
         return 0
     lock = context.lock
     requirement = parse_requirement(args.name) if args.name else None
@@ -107,6 +127,19 @@ def execute(context: Context) -> int:
         asks_why_not = requirement is not None and requirement.specifier is not None
         console.data("\n\n".join([*refused, *texts] if asks_why_not else [*texts, *refused]))
     return 0
+
+
+def _meaning(context: Context) -> str:
+    """Return what the id that was named means, with the warnings of the lock that have it; else nothing."""
+    id_, texts = context.args.name, []
+    lock = context.lock if id_ and context.has_lock else None
+    if id_ is None or (lock and lock.pick(id_)):
+        return ""
+    texts = [str(notice) for notice in (*lock.warnings, *lock.notes) if notice.id == id_] if lock else []
+    for row in load_catalog(context.settings).known_bad.values():
+        if id_ == row.id:
+            texts += [*([] if texts else [f"{row.title}: {row.problem} ({row.source})."]), row.note]
+    return "\n".join(filter(None, [*texts, meanings().get(id_, "")]))
 
 
 def _refused_text(rejected: Sequence[RejectedVersion], more: int, name: str, console: Console) -> list[str]:

@@ -7,20 +7,10 @@ from typing import TYPE_CHECKING
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from matrix.api import package_indexes, write_lock
-from matrix.command_line.options import (
-    add_format,
-    add_index_access,
-    add_input_options,
-    add_kept,
-    add_names,
-    add_ops,
-    add_target_options,
-    normalized_name,
-    output_path,
-)
+from matrix.command_line.options import add_format, add_names, add_request_options, output_path
 from matrix.consumers import consumer_names
-from matrix.input.locking import EVERYTHING, changed_facts, changes, check_not_smaller, is_unchanged
-from matrix.input.settings import REQUEST_FILE, read_settings
+from matrix.input.locking import changed_facts, changes, check_not_smaller, is_unchanged, read_earlier
+from matrix.input.settings import EVERYTHING, REQUEST_FILE, read_settings
 from matrix.show.json_document import resolution_document
 from matrix.show.resolution_text import (
     build_times,
@@ -31,7 +21,6 @@ from matrix.show.resolution_text import (
     resolution_text,
     show_conflict,
 )
-from resolver.errors import LockError
 from resolver.model import Conflict
 
 if TYPE_CHECKING:
@@ -43,7 +32,7 @@ if TYPE_CHECKING:
     from resolver.model import Resolution
 
 SUMMARY = "choose versions that work together and write matrix.lock"
-_MOST_CHANGES = 20
+_MOST_CHANGES = 6
 EXAMPLE = "matrix resolve apex deepspeed --site lumi-g --python 3.12"
 MOST_USED = ("--requirement", "--site", "--gfx", "--python", "--output")
 
@@ -74,43 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the tool that will install the wheels, as for matrix env: %(choices)s. For tools that use the "
         "machine's glibc (tykky, pip, uv), the base image may not have a newer one",
     )
-    add_kept(parser)
-    parser.add_argument(
-        "--upgrade",
-        metavar="NAME",
-        type=normalized_name,
-        action="append",
-        nargs="?",
-        const=EVERYTHING,
-        help="upgrade NAME in the existing lock, and change as little else as possible (repeatable); without "
-        "NAME, upgrade everything",
-    )
-    add_ops(parser)
-    add_input_options(parser)
-    add_index_access(parser)
-    add_target_options(parser)
-
-
-def _earlier(context: Context) -> Resolution | None:
-    """Return the lock that the answer will replace, if it is used and can be read; upgrades require it."""
-    from resolver.lock import read_lock
-
-    path = context.args.output
-    names = {*context.settings.upgrade} - {EVERYTHING}
-    if not names and (context.args.no_lock or not path.exists()):
-        return None
-    try:
-        return read_lock(path)
-    except LockError:
-        if names:
-            raise
-        return None
+    add_request_options(parser)
 
 
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
-    earlier = _earlier(context)
+    upgraded = bool({*context.settings.upgrade} - {EVERYTHING})
+    earlier = read_earlier(args.output, required=upgraded) if upgraded or not args.no_lock else None
     console.conflict_text = None if args.format == "json" else conflict_text
     answer = context.resolve(earlier)
     if isinstance(answer, Conflict):
@@ -159,14 +119,14 @@ def _print_next(answer: Resolution, context: Context, *, is_valid: bool, is_stor
             "--upgrade NAME only NAME."
         )
     elif not args.no_lock:
-        console.info(
-            f"\nWrote {args.output}. For all reasons and sources: `matrix explain{_lock_option(context)}`"
-        )
-    if is_stored:
-        console.info(f"Wrote {REQUEST_FILE}, the request: `matrix add` and `matrix remove` change it.")
+        written = f"{args.output} and {REQUEST_FILE}" if is_stored else args.output
+        name = " NAME|ID" if answer.warnings or answer.notes else ""
+        console.info(f"\nWrote {written}. Reasons: `matrix explain{name}{_lock_option(context)}`")
     if not args.no_lock:
         env = f"matrix env --for {'cotainr' if answer.image else 'pip'}"
         command = "matrix build-wheels" if answer.built() else env
+        if answer.image and not answer.request.preinstalled and args.output == LOCK_FILE:
+            command = "matrix build-container train.sif"
         console.info(f"Next: `{command}{_lock_option(context)}`")
 
 
@@ -182,14 +142,14 @@ def _print(answer: Resolution, context: Context) -> None:
     console.data(resolution_text(answer, times, present, screen=console.out, every=is_verbose))
     if is_verbose:
         console.data(f"\n{reasons_text(answer, console.out)}")
+    if answer.notes or answer.warnings:
+        console.info("")
     for note in answer.notes:
-        console.info(f"\n{note}")
+        console.info(f"note: {console.line_of(note, 'note: ')}")
     _warn(answer, console)
 
 
 def _warn(answer: Resolution, console: Console) -> None:
-    if answer.warnings:
-        console.info("")
     for warning in answer.warnings:
         console.warning(warning)
 

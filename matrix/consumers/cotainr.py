@@ -108,7 +108,7 @@ def _check(installation: Installation, layout: Layout) -> list[Finding]:
     if layout.wheelhouse is not None or not hidden:
         return []
     message = f"The container cannot see the files of {shortened(hidden)}, which are on this machine."
-    fix = "Run `matrix fetch --wheelhouse wheels`, and repeat this command with --wheelhouse wheels."
+    fix = "Run `matrix farm fetch --wheelhouse wheels`, and repeat this command with --wheelhouse wheels."
     return [Finding("hidden-files", "warning", message, fix, {"distributions": hidden})]
 
 

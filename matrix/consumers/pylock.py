@@ -138,7 +138,7 @@ def _from_wheelhouse(pick: Distribution, path: Path, layout: Layout) -> Package:
     locked = {file.sha256 for file in pick.files if file.name == path.name and file.sha256}
     if locked and digest not in locked:
         msg = f"{path} is not the locked file: its SHA-256 differs."
-        raise MatrixError(msg, hint="Remove it, and run `matrix fetch --wheelhouse` again.")
+        raise MatrixError(msg, hint="Remove it, and run `matrix farm fetch --wheelhouse` again.")
     size, hashes = path.stat().st_size, {"sha256": digest}
     if path.suffix == ".whl":
         return _package(pick, [PackageWheel(name=path.name, path=relative, size=size, hashes=hashes)])

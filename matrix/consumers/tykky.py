@@ -1,4 +1,4 @@
-"""A conda environment file and requirements for tykky, and the script that builds the environment with them.
+"""Files for tykky, and the script that builds the environment: with conda, or with the machine's Python.
 
 tykky can read the file systems of the machine. Observed with tykky at CSCfi/hpc-container-wrapper@b0956d9:
 pip treats packages in ``~/.local`` and ``PYTHONPATH`` as installed, so the environment lacks them, and its
@@ -35,27 +35,40 @@ from matrix.consumers.shared.shell import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from matrix.consumers.shared.installation import Installation, Layout
 
-_REQUIREMENTS = "req.txt"
 _SCRIPT = "build.sh"
 
 
-def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
-    reject_preinstalled(installation, "conda environments")
+def _emit_conda(installation: Installation, layout: Layout) -> list[WrittenFile]:
+    about = [f"Build with `bash {_SCRIPT} DIR`."]
+    environment = environment_file(layout.main, installation, about, "tykky")
+    return [environment, *_files(installation, layout, "tykky", "conda-containerize", "req.txt")]
+
+
+def _emit_pip(installation: Installation, layout: Layout) -> list[WrittenFile]:
+    return _files(installation, layout, "tykky-pip", "pip-containerize", layout.main)
+
+
+def _files(
+    installation: Installation, layout: Layout, consumer: str, program: str, name: str
+) -> list[WrittenFile]:
+    reject_preinstalled(installation, "environments of tykky")
     lines = requirement_lines(installation, layout, layout.local)
-    about = [f"{_SCRIPT} passes this file to conda-containerize -r."]
+    about = [f"{_SCRIPT} passes this file to {program}."]
     return [
-        environment_file(layout.main, installation, [f"Build with `bash {_SCRIPT} DIR`."], "tykky"),
-        requirements_file(_REQUIREMENTS, installation, lines, about, "tykky"),
-        _build_script(installation, layout),
-        WrittenFile(ENVIRONMENT, environment_of_programs(installation, "tykky")),
+        requirements_file(name, installation, lines, about, consumer),
+        _build_script(installation, layout, program, name),
+        WrittenFile(ENVIRONMENT, environment_of_programs(installation, consumer)),
     ]
 
 
-def _build_script(installation: Installation, layout: Layout) -> WrittenFile:
+def _build_script(installation: Installation, layout: Layout, program: str, name: str) -> WrittenFile:
+    with_conda = program == "conda-containerize"
     notes = [
-        f"Usage: bash {_SCRIPT} [--update] [DIR [more options of conda-containerize]]",
+        f"Usage: bash {_SCRIPT} [--update] [DIR [more options of {program}]]",
         "With --update, pip installs the changes into an existing environment.",
         "tykky builds in /tmp, which may be in memory; CW_BUILD_TMPDIR=DIR chooses another directory.",
         f"Set {layout.variable} if the {layout.what} has moved.",
@@ -68,12 +81,18 @@ def _build_script(installation: Installation, layout: Layout) -> WrittenFile:
     moved = [source, f'[ -z "${{{layout.variable}:-}}" ] || export {option}'] if source else []
     glibc = newest_required(installation)
     checks = [fill("glibc.sh", glibc=glibc)] if glibc else []
+    checks += [] if with_conda else [fill("python_of_machine.sh")]
     exports = [f"export {name}={value}" for name, value in installation.pip_variables.items()]
+    environment = f'"$here"/{quote(layout.main)}'
     return script(
         _SCRIPT,
         "build_with_tykky.sh",
-        head=head(installation, "tykky", _SCRIPT, notes),
-        main=quote(layout.main),
+        head=head(installation, "tykky" if with_conda else "tykky-pip", _SCRIPT, notes),
+        program=program,
+        requirements=quote(name),
+        given=environment if with_conda else "",
+        new=f'-r "$requirements" {environment}' if with_conda else '"$requirements"',
+        downloads="Miniforge" if with_conda else "its base container",
         unset=" ".join(DISTURBING),
         logged=fill("logged.sh"),
         load=installation.load_of_tykky,
@@ -85,17 +104,23 @@ def _build_script(installation: Installation, layout: Layout) -> WrittenFile:
     )
 
 
-CONSUMER = Consumer(
-    file="env.yml",
-    emit=_emit,
-    check=newer_glibc,
-    runs_on_host=True,
-    maker=Maker(
-        programs=("conda-containerize",),
-        module=TYKKY_MODULE,
-        install="Load the module of tykky (`module avail tykky`), or install hpc-container-wrapper.",
-        command=lambda folder, target: ["bash", str(folder / _SCRIPT), str(target)],
-        python=lambda _, target: str(target / "bin" / "python"),
-        mark="share/conf.yaml",
-    ),
-)
+def _consumer(file: str, emit: Callable[[Installation, Layout], list[WrittenFile]], program: str) -> Consumer:
+    return Consumer(
+        file=file,
+        emit=emit,
+        check=newer_glibc,
+        runs_on_host=True,
+        maker=Maker(
+            programs=(program,),
+            module=TYKKY_MODULE,
+            install="Load the module of tykky (`module avail tykky`), or install hpc-container-wrapper.",
+            command=lambda folder, target: ["bash", str(folder / _SCRIPT), str(target)],
+            python=lambda _, target: str(target / "bin" / "python"),
+            mark="share/conf.yaml",
+        ),
+    )
+
+
+CONSUMER = _consumer("env.yml", _emit_conda, "conda-containerize")
+PIP = _consumer("req.txt", _emit_pip, "pip-containerize")
+"""The consumer ``tykky-pip``."""

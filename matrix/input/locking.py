@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from builders.containers.image import image_name
 from builders.storage.files import cache_root, make_directories, write_atomic
 from matrix.input.request import driver_line, request_ops, site_named
-from matrix.input.settings import load_catalog, site_file
+from matrix.input.settings import EVERYTHING, load_catalog, site_file
 from matrix.show.json_document import LockChange
 from matrix.show.render import shortened
 from matrix.show.resolution_text import reason_of
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from resolver.indexes import PackageIndexes
     from resolver.model import Distribution, Request, Resolution
 
-EVERYTHING = ""
-"""The name that ``--upgrade`` without a name gives."""
 _TARGET_OPTIONS = ("site", "date", "backend", "gfx", "driver", "rocm", "python", "base_image")
 
 
@@ -76,6 +74,23 @@ def _overlay(name: str, lock: Path) -> str:
         "to the lock."
     )
     raise UsageError(msg, hint="Copy it here, name another with --site or --catalog, or resolve again.")
+
+
+def read_earlier(path: Path, *, required: bool = False) -> Resolution | None:
+    """Return the lock that an answer will replace; None if there is none, or it cannot be read.
+
+    Raise `LockError` in both cases if it is required.
+    """
+    from resolver.lock import read_lock
+
+    if not required and not path.exists():
+        return None
+    try:
+        return read_lock(path)
+    except LockError:
+        if required:
+            raise
+        return None
 
 
 def is_own(lock: Resolution) -> bool:

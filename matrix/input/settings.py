@@ -34,6 +34,10 @@ _BELONGING = {
 """What a setting says only together with another one, so that an option for that replaces it, too."""
 
 
+EVERYTHING = ""
+"""The name that ``--upgrade`` without a name gives."""
+
+
 class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
     """The keys of ``matrix.toml``; options of the same name take precedence."""
 

@@ -214,6 +214,9 @@ def _probed(
     findings += judge_contents(probe, folder.root, reply, lock, catalog, exclude=exclude)
     problems = problems_of(catalog, lock) if lock else []
     findings += [Finding("known-bad", "warning", problem) for problem in problems]
+    if (seconds := probe.seconds_to_start()) is not None:
+        text = f"Python starts in {seconds:.2f} s, with its files in memory"
+        findings.append(Finding("verify-start", "info", text, "", {"seconds": round(seconds, 3)}))
     log.unlink()
     return reply, findings
 

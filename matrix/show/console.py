@@ -174,12 +174,27 @@ class Console(Reporter):
             self._display.close()
 
     def warning(self, message: str) -> None:
-        """Print a warning, even in quiet mode."""
-        message = masked(message)
+        """Print a warning, even in quiet mode: one that has an id as `line_of` it."""
+        line, message = (
+            masked(self.line_of(message, "warning: ")),
+            masked(getattr(message, "marked", message)),
+        )
         self._log("WARNING", message)
         self.warnings.append(message)
         if not self.display.message("warning", message):
-            self._print_message(f"{self.err.styled('bold yellow', 'warning:')} {message}")
+            self._print_message(f"{self.err.styled('bold yellow', 'warning:')} {line}")
+
+    def line_of(self, message: str, start: str) -> str:
+        """Return a notice with its id: on a terminal as one line, `start` included; -v shows all of it."""
+        from resolver.model import Notice
+
+        width = self.err.width
+        if not isinstance(message, Notice) or width is None or self.verbosity > 0 or not message.id:
+            return str(getattr(message, "marked", message))
+        import textwrap
+
+        room = width - len(f"{start} [{message.id}]")
+        return f"{textwrap.shorten(message.short or message, room, placeholder='...')} [{message.id}]"
 
     def error(self, message: str, hint: str = "") -> None:
         """Print an error and its hint."""

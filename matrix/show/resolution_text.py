@@ -114,22 +114,45 @@ def resolution_text(
     screen: Screen = PLAIN,
     every: bool = False,
 ) -> str:
-    """Return a resolution as text: the answer in one line, then each version with a reason.
+    """Return a resolution as text: the answer in one line, then the versions by what is done with them.
 
-    `times` is from `build_times`, `present` from `in_index`. Without `every`, `names_of_others` are counted.
+    `times` is from `build_times`, `present` from `in_index`. With `every`, each version has a reason; else
+    `names_of_others` are counted.
     """
-    others: frozenset[str] = frozenset() if every else names_of_others(resolution)
-    listed = [pick for pick in resolution.picks if pick.name not in others]
-    packages = [pick for pick in listed if pick.kind == "distribution"]
-    platform = [pick for pick in listed if pick.kind == "platform" and pick.name != "base-image"]
-    lines = [screen.wrapped(screen.styled("bold", answer_of(resolution, times, present)))]
-    for group in filter(None, (packages, platform)):
-        lines += ["", screen.table([_row(pick, resolution, times, present) for pick in group])]
-        lines += [f"  {others_text(others)}"] if others and group is packages else []
-    image = resolution.pick("base-image")
-    if image:
-        lines += ["", screen.wrapped(f"Base image: {image.key}\n  {_reason_text(image, resolution)}")]
+    answer = screen.wrapped(screen.styled("bold", answer_of(resolution, times, present)))
+    if not every:
+        return f"{answer}\n\n{screen.table(_groups(resolution, times, present))}"
+    lines = [answer]
+    for kind in ("distribution", "platform"):
+        rows = [_row(pick, resolution, times, present) for pick in resolution.picks if pick.kind == kind]
+        lines += ["", screen.table(rows)] if rows else []
     return "\n".join(lines)
+
+
+def _groups(
+    resolution: Resolution, times: Mapping[str, Resources], present: Collection[str]
+) -> list[list[Cell]]:
+    """Return the versions in a row for each thing that is done with them."""
+    others = names_of_others(resolution)
+    named = {*_TITLES, *(requirement.name for requirement in resolution.request.requirements)}
+    groups: dict[str, list[str]] = {"on": [], "image": []}
+    for pick in resolution.picks:
+        text = f"{_TITLES.get(pick.name, pick.name)} {pick.key}"
+        if pick.alias_of:
+            text += f" (alias of {pick.alias_of})"
+        elif pick.name in present:
+            text += " (in the index)"
+        elif pick.name in times and times[pick.name].source != "guess":
+            text += f" ({time_text([times[pick.name]])})"
+        if pick.name == "base-image":
+            groups["image"] = [pick.key]
+        elif pick.kind == "platform":
+            groups["on"] += [text] if pick.name in named else []
+        elif pick.name not in others:
+            groups.setdefault(_kind(pick).removeprefix("to "), []).append(text)
+    if others:
+        groups.setdefault("download", []).append(f"{counted(len(others), 'other package')} (-v lists them)")
+    return [[("bold", name), ", ".join(texts)] for name, texts in groups.items() if texts]
 
 
 def answer_of(resolution: Resolution, times: Mapping[str, Resources], present: Collection[str]) -> str:
@@ -159,6 +182,7 @@ def _kind(pick: Distribution) -> str:
     return {"build": "build", "preinstalled": "preinstalled"}.get(pick.origin, "to download")
 
 
+_TITLES = {"rocm": "ROCm", "python": "Python", "kernel-driver": "driver"}
 _ORIGIN_STYLES = {"build": "yellow"}
 
 

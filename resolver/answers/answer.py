@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from resolver.compiling.distributions import beyond_bounds
 from resolver.compiling.problem import Pick
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import InstalledFiles, judged
@@ -18,7 +19,7 @@ from resolver.solving.reading import override_hint
 from resolver.solving.search import is_required
 from resolver.solving.states import Decided
 from resolver.solving.world import Part, is_limit
-from resolver.versions import join_words, parse_specifier, version_key
+from resolver.versions import join_words, parse_specifier, satisfies, version_key
 
 if TYPE_CHECKING:
     from resolver.environment import Environment
@@ -118,7 +119,14 @@ class Answer(Part):
             return None
 
     def _stated_facts(self, name: str, picks: Mapping[str, Pick]) -> Iterator[tuple[str, list[str]]]:
-        """Yield what the catalog says about a distribution if one of both ends is a project of an index."""
+        for row in self._stated_rows(name, picks):
+            yield (
+                f"{name} requires {row.on}",
+                [f"{row.on}{text}" for text in row.versions + beyond_bounds(row)],
+            )
+
+    def _stated_rows(self, name: str, picks: Mapping[str, Pick]) -> Iterator[Requires]:
+        """Yield the catalog's rows about a distribution if one of both ends is a project of an index."""
         candidate = self.world.candidate(name)
         release = candidate.release if candidate else None
         for row in self.world.rows_of(name):
@@ -130,7 +138,19 @@ class Answer(Part):
             else:
                 is_about = row.on not in self.solution and (release is None or row.applies_to(release))
             if is_about:
-                yield f"{name} requires {row.on}", [f"{row.on}{text}" for text in row.versions]
+                yield row
+
+    def beyond_inferred(self) -> Iterator[Notice]:
+        """Yield a warning for each inferred bound that the result does not keep."""
+        picks = {pick.name: pick for pick in self.picks}
+        for name in (*self.solution, *picks):
+            for row in self._stated_rows(name, picks):
+                version = self.version_of(row.on)
+                if beyond_bounds(row) and not any(satisfies(version, text) for text in row.versions):
+                    own = f"{name} {self.version_of(name)}"
+                    text = f"{own} is at your own risk: it requires {row.on} {join_words(row.versions)}"
+                    text += ", and whether others work was not judged."
+                    yield Notice("at-own-risk", name, text)
 
     def _facts_of_pick(self, pick: Pick, metadata: Metadata | None) -> Iterator[tuple[str, list[str]]]:
         """Yield what follows from the version and the content of a release of an index."""
@@ -179,20 +199,20 @@ class Answer(Part):
         """The chosen Python with its glibc."""
         return self.world.environment()
 
-    def extras_for_rocm(self) -> Iterator[Notice]:
-        """Yield a sentence for each requested project with extras for ROCm, none of which is requested.
+    def extras_for_rocm(self) -> dict[str, list[str]]:
+        """Return the extras for ROCm of each requested project that has some, none of which is requested.
 
         What a project of the catalog needs for ROCm is in the catalog and in the solution.
         """
         unknown = self.world.asked.keys() - self.catalog.package.keys()
+        found: dict[str, list[str]] = {}
         for pick in self.picks if self.request.target.backend == "rocm" else ():
             files = self.files_read(pick.name) if pick.name in unknown else ()
             metadata = self.index.requirements(files) if files and self.was_read(pick.name) else None
-            extras = [one for one in metadata.extras if _ROCM_EXTRA.search(one)] if metadata else []
+            extras = sorted(one for one in metadata.extras if _ROCM_EXTRA.search(one)) if metadata else []
             if extras and not {*extras} & {*pick.extras}:
-                listed = join_words([f"{pick.name}[{extra}]" for extra in sorted(extras)], most=6)
-                text = f"{pick.name} {pick.version} has extras for AMD GPUs, not requested here: {listed}."
-                yield Notice("extras-for-rocm", pick.name, text)
+                found[pick.name] = extras
+        return found
 
     def replaced_for_cuda(self) -> Iterator[Notice]:
         """Yield a sentence for each pick that was chosen because a newer release requires CUDA."""

@@ -170,7 +170,13 @@ def _known_after_build(names: Sequence[str]) -> Notice:
     known = (
         "Requirements that the catalog does not list are known only after the build; `matrix env` names them."
     )
-    return Notice("known-after-build", "", f"{join_words(names, joiner='and')} {source}. {known}")
+    listed = join_words(names, joiner="and")
+    return Notice(
+        "known-after-build",
+        "",
+        f"{listed} {source}. {known}",
+        f"more requirements of {listed} are known after the build",
+    )
 
 
 def _exclusions(request: Request) -> Iterator[Notice]:
@@ -318,9 +324,14 @@ def _warnings(answer: Answer) -> Iterator[Notice]:
         names, reason = sorted(unread), next(iter(unread.values()))
         what = f"The requirements of {join_words(names, joiner='and')} are not locked: {reason.rstrip('.')}."
         text = f"{what} To lock them, run `matrix resolve` with network access."
-        yield Notice("metadata-unread", "", text)
+        yield Notice("metadata-unread", "", text, f"not locked: {join_words(names, most=2, joiner='and')}")
     yield from answer.lacking()
-    yield from answer.extras_for_rocm()
+    yield from answer.beyond_inferred()
+    for name, extras in answer.extras_for_rocm().items():
+        listed = join_words([f"{name}[{extra}]" for extra in extras], most=6)
+        yield Notice(
+            "extras-for-rocm", name, f"{name} has extras for AMD GPUs, not requested here: {listed}."
+        )
     yield from answer.replaced_for_cuda()
     yield from answer.passed_for_wheels()
     yield from answer.passed_for_content()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import replace
 
 from resolver.compiling.distributions import PYTORCH
-from resolver.compiling.known_bad import broken_combinations
+from resolver.compiling.known_bad import broken_combinations, notice_of
 from resolver.facts.schema import NETWORK_PLUGIN
 from resolver.model import Distribution, Fact, Notice, Request, Resolution
 
@@ -70,20 +70,22 @@ def with_network_plugin(
 
 
 def _warned(answer: Resolution, *texts: str) -> Resolution:
-    warnings = (Notice("network-plugin", NETWORK_PLUGIN, text) for text in texts)
+    warnings = (
+        text if isinstance(text, Notice) else Notice("network-plugin", NETWORK_PLUGIN, text) for text in texts
+    )
     return replace(answer, warnings=(*answer.warnings, *warnings))
 
 
 def _problems(
     catalog: Catalog, answer: Resolution, image: Image, effect: Literal["refuse", "warn"], plugin: str = ""
-) -> list[str]:
+) -> list[Notice]:
     """Return the problems of a plugin, by default the image's, with the image's libfabric and the answer."""
     versions = {pick.name: pick.version for pick in answer.picks} | {
         NETWORK_PLUGIN: plugin or image.network_plugin
     }
     versions |= {"libfabric": image.libfabric} if image.libfabric else {}
     return [
-        f"{title}: {row.problem} ({row.source})."
+        notice_of(row, title)
         for row, title in broken_combinations(catalog, answer.target, versions)
         if row.effect == effect and NETWORK_PLUGIN in row.combination
     ]
@@ -138,7 +140,7 @@ def _asked(catalog: Catalog, answer: Resolution, plugin: Distribution, image: Im
     """Return an answer for which the user required the plugin, with what is known of the image."""
     if image is None or plugin.origin != "build":
         return answer
-    refused = _problems(catalog, answer, image, "refuse", plugin.version)
+    refused: list[str] = [*_problems(catalog, answer, image, "refuse", plugin.version)]
     if not image.network_headers:
         refused.append(
             f"It is not known whether {image.name} has libfabric and hwloc with their headers. "

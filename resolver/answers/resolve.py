@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
+from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -80,7 +82,8 @@ def resolve(
     search = _Search(catalog, request, indexes, keep)
     if request.target.backend == "rocm":
         search = _with_wheels(catalog, search, indexes, notes)
-    answer = search.answer
+        search = _with_extras(catalog, search, indexes, notes)
+    request, answer = search.request, search.answer
     if isinstance(answer, Resolution):
         notes += _published_instead(catalog, search, answer)
         notes += _nothing_to_install(request, answer)
@@ -148,6 +151,37 @@ def _with_wheels(
     return search
 
 
+def _with_extras(
+    catalog: Catalog, search: _Search, indexes: PackageIndexes | None, notes: list[Notice]
+) -> _Search:
+    """Return a search with an extra for ROCm of a requested project, if nothing in the answer is for ROCm.
+
+    Of several extras that resolve, the one with the fewest distributions is taken. If none resolves, the
+    answer is the conflict of the first, which names it.
+    """
+    for stated in search.request.requirements:
+        extras = search.extras.get(stated.name, ())
+        if stated.url or not extras or (isinstance(search.answer, Resolution) and search.answer.target.rocm):
+            continue
+        others = [other for other in search.request.requirements if other != stated]
+        tried: list[tuple[int, str, _Search]] = []
+        for extra in extras:
+            marker = f" ; {stated.marker}" if stated.marker else ""
+            names = ",".join(sorted({*stated.extras, extra}))
+            asked = parse_requirement(f"{stated.name}[{names}]{stated.specifier or ''}{marker}")
+            with_extra = _Search(catalog, replace(search.request, requirements=(*others, asked)), indexes)
+            found = with_extra.answer
+            tried.append(
+                (len(found.picks) if isinstance(found, Resolution) else sys.maxsize, extra, with_extra)
+            )
+        _size, extra, search = min(tried, key=itemgetter(0))
+        rest = [f"{stated.name}[{one}]" for one in extras if one != extra]
+        also = f" Its other extras for them: {join_words(rest, joiner='and')}." if rest else ""
+        text = f"{stated.name} means {stated.name}[{extra}] on AMD GPUs.{also}"
+        notes.append(Notice("named-for-rocm", stated.name, text))
+    return search
+
+
 def _published_instead(catalog: Catalog, search: _Search, answer: Resolution) -> Iterator[Notice]:
     """Yield a sentence for each requested build that a published wheel with other versions would replace."""
     asked = {requirement.name: requirement.extras for requirement in search.request.requirements}
@@ -205,6 +239,8 @@ class _Search:
         self._recent: list[Notice] = []
         self._assumed: list[Assumption] = []
         """That requested releases are not from years ago."""
+        self.extras: Mapping[str, list[str]] = {}
+        """The extras for ROCm of requested projects in the answer, none of which is requested."""
         self._selectors: Mapping[str, int] = {}
         self._solver: Solver | None = None
         if indexes is None:
@@ -291,6 +327,7 @@ class _Search:
         answer = Answer(self._solver)
         lock = completed(closed, answer)
         lock = replace(lock, warnings=(*lock.warnings, *self._recent)) if self._recent else lock
+        self.extras = answer.extras_for_rocm()
         confirm(lock, answer.recorded(closed.edges), {*self._session.number, *self._builder.closed})
         return lock
 

@@ -7,8 +7,6 @@ so it is the last resort.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -28,7 +26,7 @@ from resolver.compiling.clauses import (
 )
 from resolver.compiling.known_bad import AVOIDED, exclude_together
 from resolver.compiling.platform import offered_images
-from resolver.compiling.problem import LazyText, Variable, is_prerelease
+from resolver.compiling.problem import LazyText, Variable, bits, is_prerelease
 from resolver.compiling.problem_builder import built_for_builds, exclude_later_releases
 from resolver.environment import Environment
 from resolver.facts.catalog import is_elsewhere
@@ -48,7 +46,9 @@ if TYPE_CHECKING:
     from resolver.facts import schema
 
 _BEYOND = "beyond"
-"""The last way to use a release that the catalog does not list: beyond what was inferred about it."""
+"""The last way to use a release: beyond the bounds that were only inferred."""
+WITHIN = ("listed", "any")
+"""The other ways: only releases that the catalog lists, or also others."""
 PYTORCH = "https://download.pytorch.org/"
 
 
@@ -260,34 +260,52 @@ def _avoid_unlisted(builder: ProblemBuilder, name: str) -> None:
     unlisted = [
         candidate.version for candidate in builder.variables[name].candidates if candidate.inferred_from
     ]
-    if not unlisted:
-        return
+    if unlisted:
+        component = decided_first(builder, name)
+        fact = Fact(f"the catalog lists releases of {name}", "documented", "the catalog")
+        clause = Clause(version_in(unlisted), version_in(["any", _BEYOND]), fact)
+        builder.relate(name, component, [clause], forbids=True)
+
+
+def decided_first(builder: ProblemBuilder, name: str) -> str:
+    """Return the component with the ways to use a package, which is added if it is new: the safest first."""
     component = f"{UNLISTED}{name}"
-    fact = Fact(f"the catalog lists releases of {name}", "documented", "the catalog")
-    ways = [Candidate(component, way, "platform", "request", fact) for way in ("listed", "any", _BEYOND)]
-    builder.add_variable(
-        component, ways, rank=lambda way: way.version, last=lambda way: int(way.version == _BEYOND)
-    )
-    allowed = version_in(["any", _BEYOND])
-    builder.relate(name, component, [Clause(version_in(unlisted), allowed, fact)], forbids=True)
-    builder.demand_stated(component, any_candidate, fact.text, fact.source)
+    if component not in builder.variables:
+        fact = Fact(f"the catalog lists releases of {name}", "documented", "the catalog")
+        ways = [Candidate(component, way, "platform", "request", fact) for way in (*WITHIN, _BEYOND)]
+        builder.add_variable(
+            component, ways, rank=lambda way: way.version, last=lambda way: int(way.version == _BEYOND)
+        )
+        builder.demand_stated(component, any_candidate, fact.text, fact.source)
+    return component
 
 
 def _prefer_inferred_bounds(builder: ProblemBuilder, name: str, on: str, clauses: Sequence[Clause]) -> None:
-    """Let the search leave what was only inferred about an unlisted release if it finds nothing within it.
+    """Let the search leave what was only inferred about releases if it finds nothing within it.
 
-    The clauses are about one release. That they hold is no relation of two components: they hold unless the
-    component of `_avoid_unlisted` has its last way. This component is decided first, so the bounds count as
-    long as anything fits within them.
+    That bounds hold is no relation of two components: they hold unless the component of `decided_first` has
+    its last way. This component is decided first, so the bounds count as long as anything fits within them.
     """
-    target, component = builder.variables[on], f"{UNLISTED}{name}"
-    subjects = clauses[0].subjects(builder.variables[name])
-    within = reduce(or_, (clause.objects(target) for clause in clauses))
-    outside = target.present & ~within
-    if subjects and outside:
-        ways = builder.variables[component].of_versions(["listed", "any"])
-        bad = {name: subjects, component: ways, on: outside}
-        exclude_together(builder, bad, clauses[0].fact, f"{AVOIDED}{name}-{on}-{subjects}")
+    variable, target = builder.variables[name], builder.variables[on]
+    within: dict[int, int] = {}
+    beyond: dict[int, int] = {}
+    facts: dict[int, Clause] = {}
+    for clause in clauses:
+        allowed, objects = (beyond if clause.risk else within), clause.objects(target)
+        for bit in bits(clause.subjects(variable)):
+            allowed[bit] = allowed.get(bit, 0) | objects
+            if clause.risk:
+                facts[bit] = clause
+    outside: dict[int, int] = {}
+    for bit, objects in beyond.items():
+        if left := objects & ~within[bit]:
+            outside[left] = outside.get(left, 0) | 1 << bit
+    for left, subjects in outside.items():
+        component = decided_first(builder, name)
+        ways = builder.variables[component].of_versions(WITHIN)
+        bad = {name: subjects, component: ways, on: left}
+        fact = facts[subjects.bit_length() - 1].fact
+        exclude_together(builder, bad, fact, f"{AVOIDED}{name}-{on}-{subjects}")
 
 
 def _relate_to_images(builder: ProblemBuilder, name: str) -> None:
@@ -379,27 +397,33 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
             if row.partial
         ]
         build = all(row.kind == "build" for row in rows)
-        copied: dict[str, list[Clause]] = {}
-        for row, clause in zip(rows, clauses, strict=False):
-            if row.status == "inferred" and row.releases in inferred and on not in {"gfx", *LIMITS}:
-                copied.setdefault(row.releases, []).append(clause)
-        beyond = [
-            _beyond(name, row, clause.subjects, inferred[row.releases])
-            for row, clause in zip(rows, clauses, strict=False)
-            if row.releases in copied
+        clauses += [
+            _beyond(name, row, subjects[number], inferred.get(row.releases, ""), versions)
+            for number, row in enumerate(rows)
+            if (versions := beyond_bounds(row, inferred.get(row.releases, "")))
         ]
-        builder.relate(name, on, [*clauses, *beyond], build=build, when_present=when_present)
-        for of_release in copied.values():
-            _prefer_inferred_bounds(builder, name, on, of_release)
+        builder.relate(name, on, clauses, build=build, when_present=when_present)
+        _prefer_inferred_bounds(builder, name, on, clauses)
 
 
-def _beyond(name: str, row: schema.Requires, subjects: Test, neighbour: str) -> Clause:
-    """Return what a copied row leaves open: versions above its bound, or all if it is of a newer release."""
-    is_older = version_key(row.releases.removeprefix("==")) < version_key(neighbour)
-    lowest = [] if is_older else [_from_lowest(text) for text in row.versions]
+def beyond_bounds(row: schema.Requires, neighbour: str = "") -> tuple[str, ...]:
+    """Return what a row leaves open although it does not list it; empty if its bounds are more than inferred.
+
+    These are the versions above its bounds, or all if it was copied from an older release (`neighbour`).
+    """
+    if row.status != "inferred" or row.on in {"gfx", *LIMITS}:
+        return ()
+    if neighbour and version_key(row.releases.removeprefix("==")) < version_key(neighbour):
+        return (">=0",)
+    lowest = tuple(_from_lowest(text) or ">=0" for text in row.versions)
+    return () if lowest == row.versions else lowest
+
+
+def _beyond(
+    name: str, row: schema.Requires, subjects: Test, neighbour: str, versions: Sequence[str]
+) -> Clause:
     text = LazyText("inferred", _beyond_fact, (name, row, neighbour))
-    objects = allowed_by(lowest) if all(lowest) else any_candidate
-    return Clause(subjects, objects, text, risk=True, build_only=row.kind == "build")
+    return Clause(subjects, allowed_by(versions), text, risk=True, build_only=row.kind == "build")
 
 
 def _from_lowest(specifier: str) -> str:

@@ -54,11 +54,13 @@ def known_bad_warnings(
     catalog: Catalog, target: Target, versions: Mapping[str, str], variants: Mapping[str, str] = {}
 ) -> list[Notice]:
     """Return warnings about the known-bad combinations in a resolution, the gravest first."""
-    return [
-        Notice("known-bad", "", f"{title}: {row.problem} ({row.source}).")
-        for row, title in broken_combinations(catalog, target, versions, variants)
-        if row.is_shown
-    ]
+    broken = broken_combinations(catalog, target, versions, variants)
+    return [notice_of(row, title) for row, title in broken if row.is_shown]
+
+
+def notice_of(row: schema.KnownBad, title: str) -> Notice:
+    """Return a known-bad combination as a warning."""
+    return Notice(row.id or "known-bad", "", f"{title}: {row.problem} ({row.source}).", row.summary)
 
 
 def known_problems(
@@ -70,7 +72,7 @@ def known_problems(
 ) -> list[str]:
     """Return the known problems among versions that a component has part in, or else all the grave ones."""
     return [
-        f"{title}: {row.problem} ({row.source})."
+        str(notice_of(row, title))
         for row, title in broken_combinations(catalog, target, versions, variants)
         if (name in row.combination if name else row.is_grave)
     ]

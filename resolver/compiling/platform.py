@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import TYPE_CHECKING
 
 from resolver.compiling.clauses import (
@@ -20,7 +21,7 @@ from resolver.compiling.problem import Variable
 from resolver.compiling.problem_builder import exclude_later_releases, is_advised
 from resolver.facts import schema
 from resolver.facts.driver import drivers_of_modules
-from resolver.model import STATUS_RANK, Candidate, Fact
+from resolver.model import IMAGE, STATUS_RANK, Candidate, Fact
 from resolver.versions import join_words, minor, newest_first, sort_key
 
 if TYPE_CHECKING:
@@ -223,9 +224,15 @@ def _add_images(builder: ProblemBuilder) -> None:
         for rocm in [f"ROCm {row.rocm}" if row.rocm else "no ROCm"]
         for system in [f" on {row.os}" if row.os else "; its operating system is not known"]
     ]
-    builder.add_variable(
-        "base-image", candidates, rank=lambda image: sort_key(images[image.version].rocm or "0")
-    )
+    kept, listed = builder.request.preinstalled, images_of_site(builder)
+    is_kept = kept is not None and kept.source == IMAGE
+
+    def rank(candidate: Candidate) -> tuple[object, date, int]:
+        image, offer = images[candidate.version], listed.get(candidate.version) if is_kept else None
+        since = (offer and offer.since) or date.min
+        return sort_key(image.rocm or "0"), since, len(image.holds) if is_kept else 0
+
+    builder.add_variable("base-image", candidates, rank=rank)
     _add_glibc(builder)
     rocm, glibc, unknown = [], [], []
     for row in images.values():

@@ -170,6 +170,10 @@ def preinstalled_warnings(
             f"Name the base image with --base-image."
         )
         warnings.append(Notice("image-not-named", image, text))
+    if preinstalled.replaced and not (image in catalog.image and catalog.image[image].requires):
+        names = join_words(preinstalled.replaced, joiner="and")
+        text = f"Only a list of what is installed was read: what else in it requires of {names} is not known."
+        warnings.append(Notice("replaced-unchecked", image, text))
     return warnings
 
 
@@ -233,4 +237,5 @@ def _content(image: schema.Image, held: Mapping[str, str], options: str) -> Noti
         f"{image.name} already has {listed}. `matrix build-layer OUT.sqsh REQ...` makes a layer over it with "
         f"what it lacks. To resolve so: {options}"
     )
-    return Notice("image-has", image.name, text)
+    names = join_words([*held], most=3, joiner="and")
+    return Notice("image-has", image.name, text, f"another image of the site has {names}")

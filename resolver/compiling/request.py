@@ -21,6 +21,7 @@ from resolver.compiling.names import INSPECT_HINT, reject_wrong_name
 from resolver.compiling.platform import offered_images
 from resolver.errors import NoVersionError, UsageError, closest_names, did_you_mean
 from resolver.model import Fact, Requirement
+from resolver.providers.installed import limits_of
 from resolver.requirements import PAIRED_WITH_TORCH, closest_versions
 from resolver.versions import allows, bounds_cross, join_words, minor, newest_first, shorten
 
@@ -75,12 +76,13 @@ def _demand_python_of_machine(builder: ProblemBuilder, python: str) -> None:
 
 def demand_limits(builder: ProblemBuilder) -> None:
     """Add the demands of constraints and overrides on the distributions that are compiled."""
-    for number, limit in enumerate((*builder.request.constraints, *builder.request.overrides)):
+    limits = limits_of(builder.catalog, builder.request)
+    for number, limit in enumerate((*limits, *builder.request.overrides)):
         if builder.open_world and builder.is_closed(limit.name):
             _reject_url(limit)
         is_known = limit.name in builder.variables and limit.specifier is not None
         if is_known and builder.is_new("limit", number):
-            text = f"you limited {limit.name} to {limit.specifier}"
+            text = limit.reason or f"you limited {limit.name} to {limit.specifier}"
             _demand_under_marker(builder, limit, allowed_by([str(limit.specifier)]), text, optional=True)
 
 

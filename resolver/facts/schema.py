@@ -214,6 +214,8 @@ class Image(Row, frozen=True, kw_only=True):
     """Release of RCCL's network plugin in it: of aws-ofi-nccl, or before 1.18 of AMD's fork."""
     holds: dict[str, str] = {}
     """Distributions that are installed in it (``torch = "2.9.1+rocm6.4"``)."""
+    requires: dict[str, tuple[str, ...]] = {}
+    """What the metadata of its distributions requires, by name; empty if only a list of them is known."""
 
     identity = ("name",)
 
@@ -585,6 +587,10 @@ class KnownBad(Row, frozen=True, kw_only=True):
 
     combination: dict[str, str]
     """Specifiers of the bad versions, by component (empty text: every version)."""
+    id: str = ""
+    """The name by which a warning refers to the row."""
+    summary: str = ""
+    """The problem and what to do, in at most 60 characters."""
     problem: str
     """The failure, in one sentence without a full stop."""
     effect: Literal["refuse", "warn", "explain"] = "refuse"

@@ -13,14 +13,17 @@ Two distributions that are installed together are compatible, even if the catalo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 from packaging.version import Version
 
+from resolver.errors import UsageError
 from resolver.facts.schema import PLATFORM
-from resolver.model import IMAGE, Candidate, Fact
+from resolver.model import IMAGE, Candidate, Fact, Requirement
+from resolver.requirements import TRITON_NAMES, parse_requirement, required_name
 from resolver.versions import join_words, version_or_none
 
 if TYPE_CHECKING:
@@ -115,6 +118,29 @@ def inspected_images(catalog: Catalog, request: Request) -> list[schema.Image]:
     if preinstalled is None or not preinstalled.replaced:
         return rows
     return [replace(row, holds=preinstalled.kept(row.holds)) for row in rows]
+
+
+def limits_of(catalog: Catalog, request: Request) -> list[Requirement]:
+    """Return the constraints of a request, and what kept distributions of its image require of all others.
+
+    Without the latter, a distribution that replaces another of the image could break those that use it.
+    """
+    limits = [*request.constraints]
+    image, kept = catalog.image.get(request.target.base_image or ""), request.preinstalled
+    if image is None or kept is None or kept.source != IMAGE:
+        return limits
+    for name, version in kept.installed.items():
+        for text in image.requires.get(name, ()):
+            if required_name(text) in {*kept.installed, *TRITON_NAMES}:  # triton is in it by another name
+                continue
+            with suppress(UsageError):  # metadata of strangers
+                one = parse_requirement(text)
+                if one.specifier:
+                    reason = f"{name} {version} of the base image requires {one.name}{one.specifier}"
+                    limits.append(
+                        Requirement(one.name, one.specifier, text, marker=one.marker, reason=reason)
+                    )
+    return limits
 
 
 def source_of(preinstalled: Preinstalled) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from resolver.compiling.distributions import beyond_bounds
 from resolver.compiling.problem import Link
 from resolver.errors import SourceError
 from resolver.indexes import Content, Judgement, judged
@@ -285,7 +286,7 @@ class ContentJudge:
                     yield {}, text
                 continue
             rocm = self._world.problem.variables["rocm"]
-            allowed = reduce(or_, map(rocm.allowed_by, row.versions), 0)
+            allowed = reduce(or_, map(rocm.allowed_by, row.versions + beyond_bounds(row)), 0)
             yield {self._world.session.number["rocm"]: rocm.everything & ~allowed}, text
 
     def _is_pinned(self, one: Examined) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from resolver.compiling.clauses import REQUEST, libstdcxx_by
+from resolver.compiling.distributions import WITHIN, beyond_bounds
 from resolver.compiling.known_bad import concerning
 from resolver.compiling.problem import ABSENT, ALWAYS, Link, bits, is_prerelease, names_prerelease
 from resolver.errors import TooLargeError
@@ -82,7 +83,7 @@ class Projects(Part):
         self.states[name] = state
         self._add_facts(choices)
         for limit in self.world.limits.get(name, ()):
-            text = f"you limited {name} to {limit.specifier}"
+            text = limit.reason or f"you limited {name} to {limit.specifier}"
             excluded = choices.everything & ~choices.allowed_by(limit.specifier) & ~ABSENT
             pythons = self.targets.applying(limit.marker)
             if pythons:
@@ -209,7 +210,11 @@ class Projects(Part):
         allowed = (ABSENT if when_present else 0) | _allowed(variable, row.versions)
         if not allowed and row.on in self.problem.variables:
             link = replace(link, predicate=f"{predicate}, which the catalog does not have")
-        self.search.add({**terms, number: variable.everything & ~allowed}, link)
+        if beyond := _allowed(variable, beyond_bounds(row)) & ~allowed:
+            way = self.world.way_to_use(name)
+            within = self.problem.variables[self.session.names[way]].of_versions(WITHIN)
+            self.search.add({**terms, way: within, number: beyond}, link)
+        self.search.add({**terms, number: variable.everything & ~allowed & ~beyond}, link)
 
     def admit(self, choices: Choices, mask: int) -> bool:
         """Add what follows from the choice of a release; return whether its metadata can be read."""

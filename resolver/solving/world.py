@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from resolver.compiling import add_distributions
 from resolver.compiling.clauses import LIMITS
+from resolver.compiling.distributions import decided_first
 from resolver.compiling.problem import ABSENT, ALWAYS
 from resolver.facts.schema import PLATFORM
 from resolver.providers.index import IndexProvider, by_name
-from resolver.providers.installed import installed_versions
+from resolver.providers.installed import installed_versions, limits_of
 from resolver.solving.search import is_required
 from resolver.solving.session import Session
 from resolver.solving.targets import Targets
@@ -64,7 +65,7 @@ class World:
         self.triton = Triton(self.catalog, self.request, self.problem, self.session.number, self.targets)
         self.installed = installed_versions(self.catalog, self.request)
         self.asked = by_name(self.request.requirements)
-        self.limits = by_name(self.request.constraints)
+        self.limits = by_name(limits_of(self.catalog, self.request))
         self.overrides = by_name(self.request.overrides)
         for terms, link in self.triton.limits_to_torch():
             self.search.add(terms, link)
@@ -174,6 +175,12 @@ class World:
     def is_for_cpu(self, name: str) -> bool:
         """Return whether the request asks for a distribution on the CPU, by its extra (``jax[cpu]``)."""
         return any("cpu" in requirement.extras for requirement in self.asked.get(name, ()))
+
+    def way_to_use(self, name: str) -> int:
+        """Return the variable that decides whether the inferred bounds of a distribution hold."""
+        component = decided_first(self.builder, name)
+        self.state_demands()
+        return self.session.number[component]
 
     def add_closed(self, names: Collection[str]) -> None:
         """Add the distributions of the catalog among some names to the problem."""

@@ -168,7 +168,7 @@ def test_network_that_does_not_answer_is_a_warning(monkeypatch: pytest.MonkeyPat
     assert check_network("sdists", "https://yes.example/").severity == "info"
     finding = check_network("sdists", "https://no.example/")
     assert (finding.severity, finding.evidence) == ("warning", {"url": "https://no.example/"})
-    assert "matrix fetch" in finding.fix
+    assert "matrix farm fetch" in finding.fix
 
 
 def test_empty_machine_has_a_consequence_for_each_warning(

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from builders.network.download import Downloads, download
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import File
 from resolver.reporter import Reporter
+from tests.support.web_server import web_server
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
 PAUSE = 0.02  # seconds
@@ -335,3 +337,36 @@ def test_page_that_is_a_directory_or_unreadable_is_an_error(tmp_path: Path) -> N
 
 def test_name_that_is_too_long_for_a_directory_is_missing(tmp_path: Path) -> None:
     assert IndexClient([tmp_path.as_uri()], cache=tmp_path / "cache").project("a" * 300) is None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_host_is_looked_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
+    """A name server that many threads ask at once may drop the question, for five seconds each."""
+    asked: list[str] = []
+    known, wait = socket.getaddrinfo, threading.Barrier(4)
+
+    def look_up(host: str, *rest: Any, **options: Any) -> Any:
+        asked.append(host)
+        if fails and len(asked) == 1:
+            raise socket.gaierror(socket.EAI_AGAIN, "name server does not answer")
+        return known("127.0.0.1" if host == "index.example" else host, *rest, **options)
+
+    def fetch() -> None:
+        wait.wait()
+        session = web.new_session()
+        answers.append(session.get(f"http://index.example:{port}/page").text)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(web._Retry, "sleep", lambda *_: None)
+    monkeypatch.setattr(web, "_peers", {})
+    (tmp_path / "page").write_text("text")
+    answers: list[str] = []
+    with web_server(tmp_path) as url:
+        port = url.rpartition(":")[2]
+        threads = [threading.Thread(target=fetch) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert answers == ["text"] * 4
+    assert asked.count("index.example") == 1 or fails

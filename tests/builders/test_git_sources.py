@@ -122,7 +122,7 @@ def test_offline_names_missing_submodule(made: Repositories) -> None:
     fetch_git(made.pin())
     with pytest.raises(EnvironmentLacksError, match=r"middle at .* is not in the cache") as caught:
         fetch_git(made.pin("third_party"), offline=True)
-    assert "matrix fetch" in caught.value.hint
+    assert "matrix farm fetch" in caught.value.hint
 
 
 def test_submodule_shared_by_two_sources_is_fetched_once(made: Repositories) -> None:

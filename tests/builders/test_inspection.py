@@ -39,6 +39,7 @@ PYTHON = {
     "version": "3.12.1", "path": "/opt/venv/bin/python3", "prefix": "/opt/venv", "base": "/usr",
     "implementation": "cpython", "headers": True, "venv": True,
     "holds": {"torch": "2.9.1+rocm6.4", "Typing_Extensions": "4.1"},
+    "requires": {"Typing_Extensions": [], "torch": ["numpy<3; python_version < '4'"]},
 }  # fmt: skip
 LINES = [
     ("os-id", "sles"), ("os-version", "15.5"), ("os", "SUSE BCI 15.5"), ("architecture", "x86_64"),
@@ -103,6 +104,7 @@ def test_parse_output(noise: bool) -> None:
     assert (python.path, python.base, python.headers) == ("/opt/venv/bin/python3", "/usr", True)
     assert python.holds["typing-extensions"] == "4.1"
     assert facts.installed["torch"] == "2.9.1+rocm6.4"
+    assert python.requires == {"typing-extensions": (), "torch": ("numpy<3; python_version < '4'",)}
     assert facts.labels == {"a": "b"}
     assert facts.missing_tools() == []
 

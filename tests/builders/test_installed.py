@@ -733,6 +733,25 @@ def test_symbol_versions_of_the_libfabric_that_the_plugin_gets(
     assert [message.endswith(refused) for message in found] == [True] * (newest == "1.6")
 
 
+@pytest.mark.parametrize(
+    ("needed", "says"),
+    [
+        (("libmpi.so.12",), ["libmpi.so.12, the ABI of MPICH: Cray MPICH has the same"]),
+        (("libmpich.so.12",), ["libmpich.so.12, the ABI of MPICH under Debian's file name"]),
+        (("libmpi.so.40", "libc.so.6"), ["libmpi.so.40, the ABI of Open MPI: Cray MPICH cannot"]),
+        (("libc.so.6",), []),
+    ],
+)
+def test_mpi_of_mpi4py_is_named_with_what_can_replace_it(
+    needed: tuple[str, ...], says: list[str], tmp_path: Path, side: Side
+) -> None:
+    tree = image(tmp_path / "env").dist(
+        "mpi4py", "4.0.1", {"mpi4py/MPI.abi3.so": shared_object(needed=[*needed])}
+    )
+    found = [finding.message for finding in judged(tree, side) if finding.id == "mpi-linked"]
+    assert [text in message for text, message in zip(says, found, strict=True)] == [True] * len(says)
+
+
 def test_there_are_enough() -> None:
     assert len(BROKEN) >= 60
     assert len({name for _, name, _ in BROKEN.values()}) >= 15

@@ -49,7 +49,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
 
 def fetched(capsys: Capture, code: int = 0) -> dict[str, Any]:
     capsys.readouterr()
-    assert main(["fetch", "compiled", "--format", "json"]) == code
+    assert main(["farm", "fetch", "compiled", "--format", "json"]) == code
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     return document
 

@@ -231,7 +231,7 @@ def test_leftovers_of_killed_download_are_ignored(
 def test_offline_error_has_hint(pip: FakePip, fetch: Fetch) -> None:
     with pytest.raises(EnvironmentLacksError, match=r"torch==2\.9\.1\+rocm6\.4.* not in the cache") as caught:
         fetch("torch==2.9.1+rocm6.4", offline=True)
-    assert "matrix fetch" in caught.value.hint
+    assert "matrix farm fetch" in caught.value.hint
     assert pip.commands == []
 
 

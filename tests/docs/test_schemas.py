@@ -103,7 +103,7 @@ def test_documents_of_resolving(printed: Callable[..., Any]) -> None:
     assert printed("resolve", "resolve", "apex", "flash-attn[triton]", "--site", "lumi-g", *DAY)["edges"]
     printed("explain", "explain")
     assert printed("explain", "explain", "apex")["rejected"]
-    assert printed("graph", "graph")["edges"]
+    assert printed("explain-graph", "explain", "--graph")["edges"]
     diff = ["diff", "--site", "lumi-g", *DAY, "--driver", "6.2"]
     assert printed("diff", *diff)["consequences"]
     table = ["table", "apex", "torch>=2.9", "--site", "lumi-g", *DAY]
@@ -132,18 +132,18 @@ def test_documents_of_building(
     printed: Callable[..., Any], make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     printed("resolve", "resolve", *CPU)
-    (task,) = printed("plan", "plan", *LIMITS)["tasks"]
+    (task,) = printed("farm-plan", "farm", "plan", *LIMITS)["tasks"]
     printed("build-wheels", "build-wheels", "--dry-run", *LIMITS)
-    printed("fetch", "fetch", "--offline", "--only-sources", code=3)
+    printed("farm-fetch", "farm", "fetch", "--offline", "--only-sources", code=3)
     wheel = make_wheel(name="deepspeed", version=task["version"])
     monkeypatch.setattr("builders.scheduling.local.build_wheel", lambda *_, **__: wheel)
-    printed("build-one", "build-one", task["key"], *LIMITS)
-    results = printed("build-one", "build-one", task["key"], task["key"][:16], *LIMITS)["tasks"]
+    printed("farm-build-one", "farm", "build-one", task["key"], *LIMITS)
+    results = printed("farm-build-one", "farm", "build-one", task["key"], task["key"][:16], *LIMITS)["tasks"]
     assert results[0]["state"] == "built"
     monkeypatch.setattr("builders.scheduling.local.build_wheel", _fail)
-    assert printed("error", "build-one", task["key"], *LIMITS, code=1)["diagnosis"]
+    assert printed("error", "farm", "build-one", task["key"], *LIMITS, code=1)["diagnosis"]
     Index("index").publish(wheel, record_of(task["key"]))
-    printed("builds", "builds")
+    printed("farm-builds", "farm", "builds")
     printed("check", "check")
 
 

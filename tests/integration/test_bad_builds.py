@@ -95,7 +95,7 @@ def test_hostile_or_damaged_sdist_is_rejected(rig: Rig, repository: Repository, 
     (site.work / "matrix.toml").write_text('catalog = ["facts"]\n')
     site.resolve()
     site.env["PIP_INDEX_URL"] = (site.work / "simple").as_uri()
-    assert site.matrix("fetch", "--only-sources").returncode == 0
+    assert site.matrix("farm", "fetch", "--only-sources").returncode == 0
     del site.env["PIP_INDEX_URL"]
     output = refused(site, 1)
     assert "fusedtiny-2.0.tar.gz" in output
@@ -105,7 +105,7 @@ def test_hostile_or_damaged_sdist_is_rejected(rig: Rig, repository: Repository, 
 def test_offline_without_cache_exits_3(tiny: MakeSite) -> None:
     site = tiny()
     site.env["XDG_CACHE_HOME"] = str(site.work / "cache")
-    assert "matrix fetch" in refused(site, 3, "--offline")
+    assert "matrix farm fetch" in refused(site, 3, "--offline")
 
 
 # The machine
@@ -171,7 +171,7 @@ def test_complete_read_only_cache_is_enough(tiny: MakeSite) -> None:
     shutil.chown(cache, USER, USER)
     site.env["XDG_CACHE_HOME"] = str(cache)
     site.link_torch_layer(cache)
-    fetched = site.matrix("fetch")
+    fetched = site.matrix("farm", "fetch")
     assert fetched.returncode == 0, fetched.stderr
     assert site.build().returncode == 0
     shutil.rmtree(site.index)

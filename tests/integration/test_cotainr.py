@@ -296,7 +296,7 @@ def test_container_of_jax_is_made_only_if_its_plugin_loads(rig: Rig, cotainr: Pa
     assert not (user.work / "jax.sif").exists()
     assert user.lock.version_of("jax") == user.lock.version_of("jax-rocm7-pjrt")
 
-    good(user.matrix("fetch", "--wheelhouse", "wheels"))
+    good(user.matrix("farm", "fetch", "--wheelhouse", "wheels"))
     for wheel in (user.work / "wheels").glob("jax_rocm7_*.whl"):
         with zipfile.ZipFile(wheel) as archive:
             objects = [name for name in archive.namelist() if name.endswith(".so")]
@@ -444,7 +444,7 @@ def test_large_environment_is_built_without_any_index(rig: Rig, cotainr: Path) -
     count = len(lock.distributions)
     assert lock.is_complete
     assert count > 100
-    good(user.matrix("fetch", "--wheelhouse", "wheels"))
+    good(user.matrix("farm", "fetch", "--wheelhouse", "wheels"))
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull}
     offline = ["env", "--for", "cotainr", "--wheelhouse", "wheels", "-o", FILES]
     good(user.run("mkdir", FILES))

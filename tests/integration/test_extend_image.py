@@ -262,7 +262,7 @@ def test_definition_extends_image(user: User, source: str) -> None:
             good(user.matrix("env", "--for", "apptainer", "--index-url", f"{url}/simple/", "-o", definition))
             bound = [option for path in env.values() if Path(path).is_file() for option in ("--bind", path)]
         else:
-            good(user.matrix("fetch", "--wheelhouse", "wheels"))
+            good(user.matrix("farm", "fetch", "--wheelhouse", "wheels"))
             good(user.matrix("env", "--for", "apptainer", "--wheelhouse", "wheels", "-o", definition))
             env, bound = {"APPTAINERENV_PIP_INDEX_URL": "http://127.0.0.1:9/simple"}, []
         done = user.run("apptainer", "build", *bound, "--sandbox", unpacked, definition, **env)

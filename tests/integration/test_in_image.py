@@ -133,7 +133,7 @@ def test_silent_failure_is_rejected(tiny: MakeSite, fault: str, says: str) -> No
 
 def test_offline_build_after_fetch_succeeds(tiny: MakeSite) -> None:
     site = tiny()
-    assert site.matrix("fetch").returncode == 0
+    assert site.matrix("farm", "fetch").returncode == 0
     done = site.build("--offline")
     assert done.returncode == 0, done.stderr
 

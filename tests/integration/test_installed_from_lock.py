@@ -106,10 +106,10 @@ def test_hashes_are_accepted(work: Path, lock_text: str, installer: str) -> None
 
 @pytest.mark.parametrize("installer", ["pip", "uv", "pylock"])
 def test_wheelhouse_needs_no_index(work: Path, lock_text: str, installer: str) -> None:
-    assert main(["fetch", "--wheelhouse", "wheels"]) == 0
+    assert main(["farm", "fetch", "--wheelhouse", "wheels"]) == 0
     consumer = "pip" if installer != "pylock" else "pylock"
     assert main(["env", "--for", consumer, "--wheelhouse", "wheels", "-o", "."]) == 0
-    assert main(["fetch", "--offline"]) == 0
+    assert main(["farm", "fetch", "--offline"]) == 0
     python = new_environment("env")
     file = "pylock.toml" if installer == "pylock" else "requirements.txt"
     if installer == "pip":
@@ -123,7 +123,7 @@ def test_wheelhouse_needs_no_index(work: Path, lock_text: str, installer: str) -
 
 
 def test_uv_project_uses_wheelhouse_only(work: Path) -> None:
-    assert main(["fetch", "--wheelhouse", "wheels"]) == 0
+    assert main(["farm", "fetch", "--wheelhouse", "wheels"]) == 0
     (work / "project").mkdir()
     assert main(["env", "--for", "uv", "--wheelhouse", "wheels", "-o", "project"]) == 0
     command = [uv.find_uv_bin(), "sync", "-q", "--project", "project", "--python", sys.executable]
@@ -141,7 +141,7 @@ def test_file_that_changed_is_refused(work: Path) -> None:
     wrong = replace(pick, files=(replace(pick.files[0], sha256="0" * 64),))
     picks = tuple(wrong if other.name == "click" else other for other in lock.picks)
     write_lock(replace(lock, picks=picks))
-    assert main(["fetch", "click"]) == 1
+    assert main(["farm", "fetch", "click"]) == 1
     assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
     python = new_environment("env")
     done = run(python, "-m", "pip", "install", "-q", "--no-deps", "-r", "requirements.txt")

@@ -84,7 +84,7 @@ def jax(rig: Rig) -> Jax:
     text = good(rig.matrix("resolve", *REQUEST, "--base-image", str(rig.image), cwd=made.work))
     assert "\n  jax-rocm7-pjrt " in text
     assert "\n  jax-rocm7-plugin " in text
-    good(rig.matrix("fetch", "--wheelhouse", "wheels", cwd=made.work))
+    good(rig.matrix("farm", "fetch", "--wheelhouse", "wheels", cwd=made.work))
     python = "/opt/python3.11/bin/python3"
     inside = ["apptainer", "--silent", "exec", "--bind", str(made.work), str(rig.image), "sh", "-ec"]
     install = "env/bin/python -m pip install -q --no-compile --no-index --no-deps wheels/*.whl"

@@ -101,7 +101,7 @@ def test_mpi4py_runs_with_mpich_and_is_not_taken_for_open_mpi(tmp_path: Path) ->
     output = mpich.run_ranks(built["wheel"])
     assert "[(0, 3.0), (1, 3.0)] MPICH" in output
 
-    (same,), (other,) = (mpi.matrix("plan")["tasks"] for mpi in (mpich, open_mpi))
+    (same,), (other,) = (mpi.matrix("farm", "plan")["tasks"] for mpi in (mpich, open_mpi))
     assert same["state"] == "up to date"
     assert other["state"] == "to build"
     assert ": mpi /" in other["why"]

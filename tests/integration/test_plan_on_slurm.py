@@ -1,4 +1,4 @@
-"""The script of ``matrix plan --format sbatch`` with a real Slurm."""
+"""The script of ``matrix farm plan --format sbatch`` with a real Slurm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.commands.plan import sbatch_script
+from matrix.farm.plan import sbatch_script
 from tests.rig.slurm import Slurm, one_node
 from tests.support.plans import plan_of
 

@@ -242,7 +242,7 @@ def test_pip_installs_from_wheelhouse_only(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(work / "cache"))
     complete(work)
-    assert main(["fetch", "--wheelhouse", "wheels"]) == 0
+    assert main(["farm", "fetch", "--wheelhouse", "wheels"]) == 0
     shutil.rmtree(work / "trap")
     shutil.rmtree(work / "torch")
     assert main(["env", "--for", "pip", "--wheelhouse", "wheels", "-o", "requirements.txt"]) == 0

@@ -1,4 +1,4 @@
-"""``matrix site init`` with a real Slurm on this machine."""
+"""``matrix catalog site`` with a real Slurm on this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_site_file_has_slurms_cluster_and_partitions(tmp_path: Path) -> None:
     root = tmp_path / "slurm"
     root.mkdir()
     with one_node(root) as slurm:
-        for arguments in (("site", "init"), ("catalog", "check", "rig.toml")):
+        for arguments in (("catalog", "site"), ("catalog", "check", "rig.toml")):
             command = [sys.executable, "-m", "matrix", *arguments]
             done = subprocess.run(
                 command,

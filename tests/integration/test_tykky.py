@@ -42,6 +42,7 @@ TORCH = "2.13.0+cpu"
 SHADOW = 'VERSION = "of the user"\n'
 PROGRAMS = ("bash", "cat", "cp", "find", "ls", "sh", "test")
 """The programs that tykky needs in its base container; all others come from the machine."""
+PROGRAMS_OF_TYKKY = ("conda-containerize", "pip-containerize")
 VERSIONS = (
     "import fused, torch, sys; print(fused.VERSION, torch.VERSION, torch.__file__.startswith(sys.prefix))"
 )
@@ -87,7 +88,7 @@ class User:
         path = f"{self.tool / 'bin'}:/usr/local/bin:/usr/bin:/bin"
         return self.rig.run_as_user(command, self.work, {**self.env, "PATH": path, **env})
 
-    def lock(self, *versions: tuple[str, str]) -> None:
+    def lock(self, *versions: tuple[str, str], consumer: str = "tykky") -> None:
         """Publish wheels, lock them, and write the files for tykky."""
         index = Index(self.work / "index")
         wheels = self.work / "torch" / "simple" / "torch"
@@ -103,7 +104,7 @@ class User:
         write_lock(replace(lock, target=target), self.work / "matrix.lock")
         self.own()
         done = self.rig.matrix(
-            "env", "--for", "tykky", "-o", ".", cwd=self.work, env={"PIP_FIND_LINKS": str(self.work)}
+            "env", "--for", consumer, "-o", ".", cwd=self.work, env={"PIP_FIND_LINKS": str(self.work)}
         )
         assert done.returncode == 0, done.stderr
 
@@ -161,7 +162,8 @@ def tool(rig: Rig) -> Path:
     if REAL:
         configure_real(folder)
     else:
-        (folder / "bin" / "conda-containerize").symlink_to("../standin_tykky.sh")
+        for program in PROGRAMS_OF_TYKKY:
+            (folder / "bin" / program).symlink_to("../standin_tykky.sh")
     subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
     return folder
 
@@ -197,7 +199,8 @@ def configure_real(folder: Path) -> None:
         assert old in lumi
         lumi = lumi.replace(old, new)
     (folder / "conf.yaml").write_text(lumi)
-    (folder / "bin" / "conda-containerize").symlink_to(Path(REAL) / "bin" / "conda-containerize")
+    for program in PROGRAMS_OF_TYKKY:
+        (folder / "bin" / program).symlink_to(Path(REAL) / "bin" / program)
     (folder / "bin" / "singularity").symlink_to(shutil.which("apptainer") or "apptainer")
     download = folder / "bin" / "curl"
     download.write_text(
@@ -280,6 +283,14 @@ def test_update_replaces_what_has_changed(environment: User) -> None:
     assert f"Requirement already satisfied: torch=={TORCH}" in done.stdout
     assert environment.versions() == ["2.0+cpu.torch2.13.0", TORCH, "True"]
     assert {path.name for path in environment.work.glob("env*")} == {"env", "env.yml", "environment.sh"}
+
+
+def test_form_with_pip_uses_the_python_of_the_machine(environment: User) -> None:
+    """The virtual environment is made of the python3 on PATH, which the lock must name."""
+    environment.lock(("fused", "1.0+cpu.torch2.13.0"), consumer="tykky-pip")
+    done = environment.run("bash", "build.sh", "with-pip")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert environment.versions("with-pip") == ["1.0+cpu.torch2.13.0", TORCH, "True"]
 
 
 @pytest.fixture
@@ -384,7 +395,7 @@ def test_wheel_is_compiled_in_a_job_and_the_container_made_after_it(compiling: U
     assert slurm.ended(number)["JobState"] == "COMPLETED"
     written = user.wheel.stat().st_mtime_ns
 
-    done = user.matrix(*command, "--attach")
+    done = user.matrix(*command)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     assert done.stdout.endswith("env is ready: 1 distribution, verified.\n")
     assert user.wheel.stat().st_mtime_ns == written

@@ -107,14 +107,14 @@ def test_api_builds_the_alias(work: Path) -> None:
 
 @pytest.mark.usefixtures("work")
 def test_fetch_has_nothing_to_do_for_an_alias(capsys: Capture) -> None:
-    assert main(["fetch", "triton", "--format", "json"]) == 0
+    assert main(["farm", "fetch", "triton", "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["missing"], document["sources"]) == ([], [])
 
 
 @pytest.mark.usefixtures("work")
 def test_graph_has_the_alias(capsys: Capture) -> None:
-    assert main(["graph"]) == 0
+    assert main(["explain", "--graph"]) == 0
     assert "── triton 3.5.1" in capsys.readouterr().out
 
 
@@ -138,14 +138,14 @@ def test_env_pins_the_alias_and_leaves_nothing_open(work: Path, capsys: Capture,
 
 def test_wheelhouse_contains_the_alias(work: Path, capsys: Capture) -> None:
     states(capsys)
-    assert main(["fetch", "--wheelhouse", "wheels"]) == 0
+    assert main(["farm", "fetch", "--wheelhouse", "wheels"]) == 0
     assert (work / "wheels" / ALIAS).exists()
 
 
 def test_text_names_the_alias(work: Path) -> None:
-    (row,) = [
-        line for line in resolution_text(read_lock(work / "matrix.lock"), {}).splitlines() if "alias" in line
-    ]
+    lock = read_lock(work / "matrix.lock")
+    assert f"triton 3.5.1 (alias of {OWN})" in resolution_text(lock, {})
+    (row,) = [line for line in resolution_text(lock, {}, every=True).splitlines() if "alias" in line]
     assert row.split()[:5] == ["triton", "3.5.1", "alias", "of", OWN]
 
 

@@ -25,8 +25,10 @@ from resolver.model import IMAGE, Preinstalled
 from tests.resolver.solve_helpers import ask
 
 Capture = pytest.CaptureFixture[str]
+ACTIONS = ("build-one", "builds", "fetch", "plan")
 PARSERS = {
-    name: options.parser_of(import_module(f"matrix.commands.{name.replace('-', '_')}")) for name in commands()
+    name: options.parser_of(import_module(f"matrix.{name.replace('-', '_')}"))
+    for name in [*(f"commands.{name}" for name in commands()), *(f"farm.{name}" for name in ACTIONS)]
 }
 FLAT = sorted(
     name
@@ -91,7 +93,7 @@ def test_request_is_read_from_its_arguments(target: dict[str, Any], flag: str) -
     catalog = load()
     request = ask(catalog, "torch==2.9.1 apex>=1.8 flash-attn[triton]", **target)
     request = replace(request, **{flag: True})
-    args = PARSERS["resolve"].parse_args(request_arguments(request))
+    args = PARSERS["commands.resolve"].parse_args(request_arguments(request))
     stated = merge(Settings(), args)
     again = make_request(stated, catalog, datetime.date(2026, 11, 21), read_inputs(stated))
     assert [one.text for one in again.requirements] == [one.text for one in request.requirements]

@@ -62,6 +62,7 @@ def test_empty_environment_is_defective(capsys: Capture, python: str) -> None:
     assert thing["verdict"] == "does-not-fit"
     assert thing["ran"]["executable"] == python
     assert {"verify-pin-missing", "verify-torch-failed"} <= set(ids)
+    assert 0 < thing["findings"][ids.index("verify-start")]["evidence"]["seconds"] < 60
 
 
 def test_text_without_lock(capsys: Capture, python: str) -> None:

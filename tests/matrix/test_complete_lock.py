@@ -211,7 +211,7 @@ def test_requirements_of_our_wheels_must_be_locked(work: Path, capsys: Capture, 
     assert (text in capsys.readouterr().err) is not is_met
     assert ("--no-deps" in Path("requirements.txt").read_text()) is is_met
     assert ("--hash" in Path("requirements.txt").read_text()) is is_met
-    assert main(["fetch", "--wheelhouse", "wheels"]) == 0
+    assert main(["farm", "fetch", "--wheelhouse", "wheels"]) == 0
     assert (f"The wheelhouse lacks {requirement}" in capsys.readouterr().err) is not is_met
 
 
@@ -312,7 +312,7 @@ def test_pylock_is_complete(work: Path, capsys: Capture) -> None:
 
 
 def fill(work: Path) -> Path:
-    assert main(["fetch", "--wheelhouse", "wheels"]) == 0
+    assert main(["farm", "fetch", "--wheelhouse", "wheels"]) == 0
     return work / "wheels"
 
 
@@ -382,7 +382,7 @@ def test_all_files_must_be_in_wheelhouse(work: Path, capsys: Capture) -> None:
         assert main(["env", "--for", consumer, "--wheelhouse", "wheels", "-o", "out"]) == 1
         output = capsys.readouterr().err
         assert "The wheelhouse wheels has no file for mpmath==1.3.0." in output
-        assert "`matrix fetch --wheelhouse wheels`" in output
+        assert "`matrix farm fetch --wheelhouse wheels`" in output
     assert not (work / "out").exists()
 
 

@@ -57,7 +57,7 @@ RESOLVE = ["resolve", "thing", "--site", "lumi-g", "--date", "2026-11-20", "-q"]
 
 def fetched(capsys: Capture, code: int) -> dict[str, Any]:
     capsys.readouterr()
-    assert main(["fetch", "--format", "json"]) == code
+    assert main(["farm", "fetch", "--format", "json"]) == code
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     return document
 

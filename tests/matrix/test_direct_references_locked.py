@@ -105,7 +105,7 @@ def test_pylock_has_commit_directory_and_archive(references: dict[str, str], tmp
 
 @pytest.mark.usefixtures("references")
 def test_wheelhouse_has_sdists_of_project_and_commit(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fetch", "--wheelhouse", "wheels", "--format", "json"]) == 0
+    assert main(["farm", "fetch", "--wheelhouse", "wheels", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["missing"] == []
     names = {path.name for path in Path("wheels").iterdir()}
     assert names == {"repo-1.2.tar.gz", "tree-1.2.tar.gz", "Some_Wheel-3.0-py3-none-any.whl"}

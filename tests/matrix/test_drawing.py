@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
-from matrix.commands.graph import draw_text
+from matrix.show.graph_text import draw_text
 from resolver.answers.graph import build_graph, generations
 from resolver.model import Resolution
 from tests.resolver.graphs import ODD, PLAIN, lock_of, locks, runs

@@ -21,9 +21,9 @@ from builders.index import Index
 from builders.scheduling.batch import Run
 from builders.scheduling.slurm import Slurm
 from matrix.cli import main
-from matrix.commands.plan import sbatch_script
 from matrix.consumers.shared.installation import Installation
 from matrix.consumers.shared.shell import site_environment
+from matrix.farm.plan import sbatch_script
 from matrix.reading.recognise import read_described
 from resolver.errors import CatalogError, LockError, MatrixError, UsageError
 from resolver.facts.catalog_files import read_file
@@ -336,7 +336,7 @@ def test_texts_of_records_and_states_of_others_are_printable(
             "failed_on": "2026-01-01T00:00:00Z", "message": f"failed {text}", "inputs": {text: text},
         }  # fmt: skip
         (logs / f"apex-{number}.failed.json").write_bytes(msgspec.json.encode(record))
-    assert main(["builds", "--index", str(index.root)]) == 0
+    assert main(["farm", "builds", "--index", str(index.root)]) == 0
     output = capsys.readouterr()
     assert all(line.isprintable() for line in (output.out + output.err).split("\n"))
     assert output.out.count("failed x") >= len(INVISIBLE)

@@ -84,7 +84,9 @@ def test_host_to_which_a_page_of_a_configured_index_links_is_named(tmp_path: Pat
         assert unnamed_hosts(lock_of(locked_pick("far", "1.0", other)), settings, catalog) == ["evil.example"]
 
 
-@pytest.mark.parametrize("command", [["fetch", "--offline"], ["build-wheels"], ["env", "--for", "pip"]])
+@pytest.mark.parametrize(
+    "command", [["farm", "fetch", "--offline"], ["build-wheels"], ["env", "--for", "pip"]]
+)
 def test_hosts_are_named_in_one_line(command: list[str], capsys: Capture) -> None:
     Path("matrix.lock").write_text(dumps(lock_of(locked_pick("far", "1.0", FILE))))
     main(command)
@@ -146,7 +148,7 @@ def test_lock_of_others_copies_no_private_file(
     Path("matrix.toml").write_text(f"[mirrors]\n'https://mirrored.example/' = '{wheels}/'\n")
     file = File(GOOD, url.format(root=tmp_path), "" if url.startswith("git+") else sha256, 1)
     Path("matrix.lock").write_text(dumps(lock_of(locked_pick("good", "1.0", file))))
-    assert main(["fetch", "--wheelhouse", "W"]) != 0
+    assert main(["farm", "fetch", "--wheelhouse", "W"]) != 0
     output = capsys.readouterr()
     assert "good" in output.err
     assert sha256 == KEY_HASH or KEY_HASH not in output.out + output.err
@@ -177,7 +179,9 @@ def test_source_that_a_lock_of_others_must_not_name_is_named(
 
 
 @pytest.mark.usefixtures("own_cache")
-@pytest.mark.parametrize("command", [["build-wheels"], ["build-one", "00"], ["build-container", "x.sif"]])
+@pytest.mark.parametrize(
+    "command", [["build-wheels"], ["farm", "build-one", "00"], ["build-container", "x.sif"]]
+)
 def test_lock_of_others_is_checked_by_each_command_that_fetches(command: list[str], capsys: Capture) -> None:
     pick = built_pick("apex", git=Git(url="file:///root/private.git", commit="0" * 40))
     Path("matrix.lock").write_text(dumps(lock_of(pick)))
@@ -195,18 +199,18 @@ def test_wheel_on_this_machine_is_fetched_if_it_is_the_users(
     wheel = tiny_wheel(tmp_path / "wheels", "good", "1.0")
     lock = lock_of(locked_pick("good", "1.0", File(wheel.name, wheel.as_uri())))
     Path("matrix.lock").write_text(dumps(lock))
-    assert main(["fetch"]) == 2
+    assert main(["farm", "fetch"]) == 2
     assert f"good: {wheel.as_uri()} is not in an index or a directory of yours" in capsys.readouterr().err
     with monkeypatch.context() as patch:
         patch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
-        assert main(["fetch"]) == 0
+        assert main(["farm", "fetch"]) == 0
     write_lock(lock)
-    assert main(["fetch", "--wheelhouse", "W"]) == 0
+    assert main(["farm", "fetch", "--wheelhouse", "W"]) == 0
     assert (Path("W") / wheel.name).read_bytes() == wheel.read_bytes()
     link = tmp_path / "wheels" / "good-1.0-1-py3-none-any.whl"
     link.symlink_to(secret)
     write_lock(lock_of(locked_pick("good", "1.0", File(link.name, link.as_uri()))))
-    assert main(["fetch"]) == 1
+    assert main(["farm", "fetch"]) == 1
     assert copies_of(secret) == []
 
 
@@ -236,7 +240,7 @@ COMMANDS = [
     ["resolve", "x @ https://me:s3cr3t@127.0.0.1:9/x-1.0-py3-none-any.whl", "--backend", "cpu"],
     ["check", "list.txt", "--timeout", "20"],
     ["env", "--for", "pip"],
-    ["fetch"],
+    ["farm", "fetch"],
     ["catalog", "list"],
 ]
 

@@ -18,7 +18,7 @@ from builders.recipes import Program
 from builders.sources import FetchResult
 from builders.storage.files import write_atomic
 from matrix.cli import main
-from matrix.commands import fetch
+from matrix.farm import fetch
 from matrix.judging import machine as judged_machine
 from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.facts.catalog import load
@@ -171,11 +171,11 @@ def test_fetch_accepts_image_that_has_moved(
 
     monkeypatch.setattr(plan, "choose_runtime", choose_runtime)
     monkeypatch.setattr(fetch, "fetch_all", only_wheels)
-    (lost,) = run_json(capsys, "fetch", code=3)["missing"]
+    (lost,) = run_json(capsys, "farm", "fetch", code=3)["missing"]
     assert f"The base image {image} does not exist" in lost["message"]
-    (lost,) = run_json(capsys, "fetch", "--base-image", str(moved), code=3)["missing"]
+    (lost,) = run_json(capsys, "farm", "fetch", "--base-image", str(moved), code=3)["missing"]
     assert (lost["message"], used) == ("no container runtime", [moved])
-    answer = run_json(capsys, "fetch", "--base-image", KNOWN, code=2)
+    answer = run_json(capsys, "farm", "fetch", "--base-image", KNOWN, code=2)
     assert f"You asked for base image {KNOWN}, but matrix.lock was resolved for mine." in answer["message"]
 
 

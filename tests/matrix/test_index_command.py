@@ -73,7 +73,7 @@ def test_index_check_reports_and_repairs(index: Index, capsys: Capture) -> None:
     assert "No damage in 2 wheels of 1 project." in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [("index", "list"), ("builds",)])
+@pytest.mark.parametrize("words", [("index", "list"), ("farm", "builds")])
 def test_records_are_listed_as_often_for_many_projects_as_for_one(
     words: tuple[str, ...],
     index: Index,

@@ -77,7 +77,7 @@ def test_explain_json_has_status_and_source(lock: Resolution, capsys: Capture) -
     assert (pick["facts"][0]["status"], pick["facts"][0]["source"]) == ("inferred", f"{URL}/deepspeed/")
 
 
-@pytest.mark.parametrize("command", [["graph"], ["env", "--for", "pip", "-o", "out"]])
+@pytest.mark.parametrize("command", [["explain", "--graph"], ["env", "--for", "pip", "-o", "out"]])
 def test_other_commands_read_the_lock(lock: Resolution, command: list[str]) -> None:
     del lock
     assert main(command) == 0

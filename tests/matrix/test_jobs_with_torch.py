@@ -85,7 +85,7 @@ def test_unknown_requirements_of_torch_stop_before_jobs_are_submitted(
 def test_jobs_start_when_torch_is_built(capsys: Capture, started: list[Any], tmp_path: Path) -> None:
     resolve(TORCH + SCATTER)
     capsys.readouterr()
-    assert main(["plan", "torch", "--catalog", "mine.toml", "--format", "json"]) == 0
+    assert main(["farm", "plan", "torch", "--catalog", "mine.toml", "--format", "json"]) == 0
     (task,) = json.loads(capsys.readouterr().out)["tasks"]
     Index(tmp_path / "index").publish(tiny_wheel(tmp_path, "torch", task["version"]), record_of(task["key"]))
     assert main([*BUILD]) == 0

@@ -1,4 +1,4 @@
-"""``matrix catalog learn`` and ``matrix site init``."""
+"""``matrix catalog learn`` and ``matrix catalog site``."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_node")
 def test_site_file_has_what_the_machine_reports(capsys: Capture) -> None:
-    assert main(["site", "init", "--format", "json"]) == 0
+    assert main(["catalog", "site", "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["site"], report["written"]) == ("cirrus", "cirrus.toml")
     assert report["remarks"] == []
@@ -175,7 +175,7 @@ def test_site_file_has_what_the_machine_reports(capsys: Capture) -> None:
 @pytest.mark.usefixtures("_node")
 def test_existing_site_file_is_kept(capsys: Capture) -> None:
     Path("mine.toml").write_text("mine")
-    assert main(["site", "init", "-o", "mine.toml"]) == 2
+    assert main(["catalog", "site", "-o", "mine.toml"]) == 2
     assert "mine.toml already exists" in capsys.readouterr().err
     assert Path("mine.toml").read_text() == "mine"
 
@@ -188,7 +188,7 @@ def _login(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "output_of", lambda _: "")
 
 
-INIT = ["site", "init", "--name", "login", "-o", "login.toml"]
+INIT = ["catalog", "site", "--name", "login", "-o", "login.toml"]
 
 
 @pytest.mark.usefixtures("_login")
@@ -277,7 +277,7 @@ def test_architecture_comes_from_slurm_if_the_machine_has_no_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr(machine, "count_gpus", dict)
-    assert main(["site", "init"]) == 0
+    assert main(["catalog", "site"]) == 0
     assert re.search(r"architecture gfx90a is that of mi250, as Slurm", capsys.readouterr().err)
     catalog = load([Path("cirrus.toml")])
     assert (catalog.site["cirrus"].gfx, catalog.site["cirrus"].status) == (("gfx90a",), "inferred")
@@ -295,7 +295,7 @@ def test_driver_that_the_catalog_does_not_know_is_a_remark(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr(host, "driver_version", lambda: "9.9.9")
-    assert main(["site", "init"]) == 0
+    assert main(["catalog", "site"]) == 0
     assert re.search(r"driver 9\.9\.9 was left out", capsys.readouterr().err)
     assert load([Path("cirrus.toml")]).windows_of("cirrus") == []
 
@@ -303,7 +303,7 @@ def test_driver_that_the_catalog_does_not_know_is_a_remark(
 @pytest.mark.usefixtures("_node")
 def test_directory_without_images_is_an_error(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "images").mkdir()
-    assert main(["site", "init", "--images", "images"]) == 2
+    assert main(["catalog", "site", "--images", "images"]) == 2
     assert "contains no base image" in capsys.readouterr().err
     assert not Path("cirrus.toml").exists()
 
@@ -312,6 +312,6 @@ def test_directory_without_images_is_an_error(tmp_path: Path, capsys: Capture) -
 def test_damaged_image_is_left_out_with_a_remark(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "images" / "notes").mkdir(parents=True)
     (tmp_path / "images" / "cut.sif").write_text("cut")
-    assert main(["site", "init", "--images", "images", "--format", "json"]) == 0
+    assert main(["catalog", "site", "--images", "images", "--format", "json"]) == 0
     (remark,) = json.loads(capsys.readouterr().out)["remarks"]
     assert re.search(r"cut\.sif was left out\. .* is not an image", remark)

@@ -51,11 +51,11 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolution:
 
 def test_resolution_counts_the_others(lock: Resolution) -> None:
     text = resolution_text(lock, {})
-    assert OTHERS in text
+    assert "200 other packages (-v lists them)" in text
     assert "other-" not in text
-    for listed in ("python", "torch", "apex", "lightning"):
-        assert f"\n  {listed} " in text
-    assert len(text.splitlines()) < 30
+    for listed in ("Python", "torch", "apex", "lightning"):
+        assert f" {listed} " in text
+    assert len(text.splitlines()) < 10
     assert resolution_text(lock, {}, every=True).count("\n  other-") == 200
 
 
@@ -64,7 +64,7 @@ def test_nothing_to_install_has_no_install_order(lock: Resolution) -> None:
     assert "Install order" not in reasons_text(lock_of())
 
 
-@pytest.mark.parametrize("command", [["explain"], ["graph"]])
+@pytest.mark.parametrize("command", [["explain"], ["explain", "--graph"]])
 def test_commands_count_the_others(lock: Resolution, capsys: Capture, command: list[str]) -> None:
     del lock
     assert main(command) == 0
@@ -78,7 +78,7 @@ def test_commands_count_the_others(lock: Resolution, capsys: Capture, command: l
 
 def test_named_distribution_is_shown_with_its_needs(lock: Resolution, capsys: Capture) -> None:
     del lock
-    assert main(["graph", "lightning"]) == 0
+    assert main(["explain", "--graph", "lightning"]) == 0
     assert "other-199" in capsys.readouterr().out
     assert main(["explain", "other-007"]) == 0
     assert "other-007 1.0: (inferred)" in capsys.readouterr().out
@@ -86,8 +86,8 @@ def test_named_distribution_is_shown_with_its_needs(lock: Resolution, capsys: Ca
 
 def test_json_has_everything(lock: Resolution, capsys: Capture) -> None:
     del lock
-    for command in ("explain", "graph"):
-        assert main([command, "--format", "json"]) == 0
+    for command in (["explain"], ["explain", "--graph"]):
+        assert main([*command, "--format", "json"]) == 0
         assert "other-199" in capsys.readouterr().out
 
 
@@ -107,7 +107,7 @@ def test_missing_files_are_counted(lock: Resolution, capsys: Capture) -> None:
     del lock
     wheel = tiny_wheel(Path("made"), "apex", "1.0+cpu")
     Index(Path("index")).publish(wheel, {"build_key": "x"})
-    assert main(["fetch", "--wheelhouse", "wheels", "--offline"]) == 3
+    assert main(["farm", "fetch", "--wheelhouse", "wheels", "--offline"]) == 3
     output = capsys.readouterr()
     assert output.err.count("error: ") == 11
     assert "Not shown: 192 more." in output.err

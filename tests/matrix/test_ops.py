@@ -31,7 +31,7 @@ def ops() -> tuple[str, ...]:
 def variables(capsys: Capture) -> list[str]:
     """Return the variables that choose ops in the plan of the lock; builds for the CPU need no image."""
     capsys.readouterr()
-    assert main(["plan", "--format", "json"]) == 0
+    assert main(["farm", "plan", "--format", "json"]) == 0
     (task,) = json.loads(capsys.readouterr().out)["tasks"]
     return [name for name in task["inputs"]["recipe"]["environment"] if name.startswith("DS_BUILD_")]
 

@@ -43,7 +43,7 @@ def resolved(capsys: Capture, *arguments: str) -> str:
 
 
 def test_plugin_of_the_image_is_shown_and_is_not_installed(capsys: Capture) -> None:
-    assert "rccl-net 1.4.0 base-image in the base image" in resolved(capsys)
+    assert "rccl-net 1.4.0 base-image in the base image" in resolved(capsys, "-v")
     assert main(["env", "--for", "cotainr"]) == 0
     assert "rccl-net" not in capsys.readouterr().out
     assert main(["explain", "rccl-net"]) == 0
@@ -53,7 +53,7 @@ def test_plugin_of_the_image_is_shown_and_is_not_installed(capsys: Capture) -> N
 
 
 def test_plugin_to_build_has_its_reason(capsys: Capture) -> None:
-    text = resolved(capsys, *BUILT)
+    text = resolved(capsys, *BUILT, "-v")
     assert "rccl-net 1.21.1 build lumi-g has Slingshot, for which RCCL needs a network plugin" in text
     assert main(["env", "--for", "cotainr"]) == 0
     assert "- rccl-net==1.21.1+rocm7.0.torch2.10.0.gfx90a" in capsys.readouterr().out
@@ -96,9 +96,9 @@ def test_source_that_cannot_be_fetched_names_the_way_without_it(capsys: Capture)
     mirrors = f'[mirrors]\n"https://github.com/aws/" = "{gone}/"\n"https://github.com/ROCm/" = "{gone}/"\n'
     Path("matrix.toml").write_text(mirrors)
     resolved(capsys, *BUILT)
-    assert main(["fetch", "rccl-net", "--only-sources", "--offline", "--format", "json"]) != 0
+    assert main(["farm", "fetch", "rccl-net", "--only-sources", "--offline", "--format", "json"]) != 0
     (item,) = json.loads(capsys.readouterr().out)["missing"]
     assert item["hint"].endswith("To do without RCCL's network plugin: `matrix resolve --no-network-plugin`.")
-    assert main(["fetch", "apex", "--only-sources", "--offline", "--format", "json"]) != 0
+    assert main(["farm", "fetch", "apex", "--only-sources", "--offline", "--format", "json"]) != 0
     (item,) = json.loads(capsys.readouterr().out)["missing"]
     assert "network-plugin" not in item["hint"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,3 +122,43 @@ def test_log_of_build(build: str) -> None:
     for _ in BUILDS[build](Plain(Tasks(clock), log), clock):
         pass
     compare(f"{build}-log", log.getvalue())
+
+
+SCREENS = [(80, 24), (100, 30)]
+EIGHT = [
+    "torch",
+    "apex",
+    "deepspeed",
+    "flash-attn[triton]",
+    "bitsandbytes",
+    "torchvision",
+    "mamba-ssm",
+    "causal-conv1d",
+]
+
+
+@pytest.mark.parametrize(("columns", "lines"), SCREENS)
+@pytest.mark.parametrize(
+    "words", [EIGHT, EIGHT[:5], ["apex", "rocm==7.1.*"]], ids=["eight", "five", "conflict"]
+)
+def test_answer_fits_a_screen(
+    words: list[str], columns: int, lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = Tty()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, stream)
+    arguments = [*words, "--site", "lumi-g", "--date", "2026-06-01", "--offline", "--progress", "none"]
+    code = main(["resolve", *arguments])
+    shown = stream.getvalue().splitlines()
+    assert shown[0].startswith("There is no resolution." if code else "Resolved ")
+    assert len(shown) < lines
+    assert max(map(len, shown)) <= columns or code
+    assert shown[-1].startswith("All sources" if code else "Next: `matrix build-container")
+    ids = [
+        re.search(r" \[([a-z0-9-]+)\]$", line) for line in shown if line.startswith(("warning: ", "note: "))
+    ]
+    for found in ids:
+        assert found
+        assert main(["explain", found[1]]) == 0

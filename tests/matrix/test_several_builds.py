@@ -53,7 +53,7 @@ def publish_two(folder: Path, capsys: Capture, *, is_newest: bool, with_torch: b
     lock = with_image(replace(lock, picks=tuple(picks)), BaseImage(name="base", path="/images/base.sif"))
     write_lock(lock)
     capsys.readouterr()
-    assert main(["plan", "--format", "json"]) == 0
+    assert main(["farm", "plan", "--format", "json"]) == 0
     (task,) = json.loads(capsys.readouterr().out)["tasks"]
     keys = [OTHER, task["key"]] if is_newest else [task["key"], OTHER]
     published = {key: publish(folder, task["version"], key, number) for number, key in enumerate(keys)}
@@ -95,7 +95,7 @@ def test_wheelhouse_has_only_the_build_of_the_lock(meant: Path, tmp_path: Path) 
     wheelhouse.mkdir()
     for path in meant.parent.glob("*.whl"):  # of an earlier lock
         (wheelhouse / path.name).write_bytes(path.read_bytes())
-    assert main(["fetch", "--wheelhouse", "wheels"]) == 0
+    assert main(["farm", "fetch", "--wheelhouse", "wheels"]) == 0
     assert [path.name for path in wheelhouse.glob("fused-*")] == [meant.name]
     assert sha256_of(wheelhouse / meant.name) == sha256_of(meant)
     assert main(["env", "--for", "pip", "--wheelhouse", "wheels", "-o", "requirements.txt"]) == 0

@@ -157,7 +157,7 @@ def test_commands_use_the_site_file_of_the_lock(
     assert main(["check", "--run"]) == 2
     assert "The file site.toml, which is named as the site, does not exist." in capsys.readouterr().err
     Path("matrix.toml").unlink()
-    for command in (["fetch", "--offline"], ["build-wheels", "--dry-run"]):
+    for command in (["farm", "fetch", "--offline"], ["build-wheels", "--dry-run"]):
         assert main(command) == 2
         assert (
             "resolved with the facts in site.toml, which is neither in the working directory"

@@ -31,22 +31,24 @@ from tests.support.tiny import tiny_wheel
 
 WHEEL = "deepspeed-1.0-py3-none-any.whl"
 LINES = {
-    "build-one": ["build-one", "0123456789abcdef"],
+    "build-one": ["farm", "build-one", "0123456789abcdef"],
     "build-wheels": ["build-wheels", "--dry-run"],
     "catalog": ["catalog", "list"],
     "check": ["check", "requirements.txt"],
     "diff": ["diff", "matrix.lock", "matrix.lock"],
     "env": ["env", "--for", "pip"],
     "explain": ["explain", "torch"],
-    "fetch": ["fetch", "--offline"],
-    "graph": ["graph", "deepspeed"],
+    "builds": ["farm", "builds"],
+    "fetch": ["farm", "fetch", "--offline"],
+    "graph": ["explain", "--graph", "deepspeed"],
     "index": ["index", "check"],
+    "plan": ["farm", "plan"],
     "recipe": ["recipe", "draft", "project"],
     "resolve": ["resolve", "torch==2.13.0", "--backend", "cpu"],
-    "site": ["site", "init", "-o", "here.toml"],
+    "site": ["catalog", "site", "-o", "here.toml"],
     "table": ["table", "deepspeed==0.19.8", "--backend", "cpu"],
 }
-NAMES = sorted(commands())
+NAMES = sorted({*commands(), *LINES} - {"farm"})
 JSON = [
     ["resolve", "torch==2.13.0", "--backend", "cpu", "--format", "json"],
     ["index", "list", "--format=json"],

@@ -212,3 +212,27 @@ def test_bad_input_stops_before_tykky(work: Path, spoil: str, arguments: str, me
     assert done.stderr.startswith("build.sh: ")
     assert message.format(work=work) in done.stderr
     assert not (work / "said.txt").exists()
+
+
+def test_form_with_pip_needs_the_python_of_the_lock(work: Path) -> None:
+    (work / "pip").mkdir()
+    assert main(["env", "--for", "tykky-pip", "-o", "pip"]) == 0
+    assert {path.name for path in (work / "pip").iterdir()} == {"req.txt", "build.sh", "environment.sh"}
+    tool = work / "tool"
+    (tool / "conda-containerize").rename(tool / "pip-containerize")
+    python = tool / "python3"
+    python.write_text("#!/bin/bash\necho 3.6\n")
+    python.chmod(0o755)
+    done = run(work / "pip", PATH=f"{tool}:/usr/bin:/bin")
+    assert done.returncode == 3
+    assert f"python3 is Python 3.6, and the lock has {running_python()}; load a module" in done.stderr
+    options = ("env", "--uv", "--pyver", running_python())
+    assert run(work / "pip", *options, PATH=f"{tool}:/usr/bin:/bin").returncode == 0
+    python.write_text(f"#!/bin/bash\necho {running_python()}\n")
+    for words in ([], ["--update", "env"]):
+        done = run(work / "pip", *words, PATH=f"{tool}:/usr/bin:/bin")
+        assert done.returncode == 0, done.stderr
+        said = (work / "pip" / "said.txt").read_text().splitlines()[0]
+        expected = f"update --environ {work}/pip/environment.sh -r {work}/pip/req.txt" if words else "new"
+        assert said.startswith(expected)
+        assert words or said.endswith(f"--environ {work}/pip/environment.sh {work}/pip/req.txt")

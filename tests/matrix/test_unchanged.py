@@ -39,7 +39,7 @@ def test_twenty_unchanged_packages_take_less_than_a_second(
     write_catalog(tmp_path / "mine.toml", rows)
     assert main(["resolve", *NAMES, "--backend", "cpu", "--catalog", "mine.toml", "-q"]) == 0
     capsys.readouterr()
-    assert main(["plan", "--format", "json"]) == 0
+    assert main(["farm", "plan", "--format", "json"]) == 0
     index = Index(tmp_path / "index")
     for task in json.loads(capsys.readouterr().out)["tasks"]:
         record = record_of(task["key"])

@@ -13,7 +13,7 @@ import pytest
 from builders.learning import LearnedFacts
 from matrix import api
 from matrix.cli import main
-from matrix.commands import site
+from matrix.maintaining import site_file
 from matrix.show.console import Console
 from tests.support.indexes import FakeIndexes, FakeRelease
 
@@ -34,7 +34,9 @@ def _inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) ->
     projects = {"numpy": {"2.0.0": FakeRelease()}}
     monkeypatch.setattr(api, "package_indexes", lambda *_: FakeIndexes(projects))
     monkeypatch.setattr(
-        site, "learn_machine", lambda *_: LearnedFacts(remarks=["No GPU was found.", "No Slurm was found."])
+        site_file,
+        "learn_machine",
+        lambda *_: LearnedFacts(remarks=["No GPU was found.", "No Slurm was found."]),
     )
     assert main(["resolve", "numpy", "--site", "lumi-g", "--no-prebuilt", "-o", "other.lock", "-q"]) == 0
     assert main(["resolve", "numpy", *CPU, "-o", "numpy.lock", "-q"]) == 0
@@ -62,7 +64,7 @@ COMMANDS: dict[str, list[str]] = {
         "2026-06-01",
     ],
     "catalog learn": ["catalog", "learn", "WHEEL"],
-    "site init": ["site", "init", "--name", "here"],
+    "catalog site": ["catalog", "site", "--name", "here"],
 }
 
 OF_SETTINGS = {"table", "build-wheels"}

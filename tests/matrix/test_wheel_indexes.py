@@ -126,7 +126,7 @@ def test_torch_of_amd_is_locked_with_its_rocm(amd: Path) -> None:
 def test_lock_with_rocm_packages_is_fetched_and_exported(amd: Path, capsys: Capture) -> None:
     resolved("torch[device-gfx942]")
     assert "rocm    10.1.0" in capsys.readouterr().out
-    assert main(["fetch", "--format", "json"]) == 0
+    assert main(["farm", "fetch", "--format", "json"]) == 0
     sources = json.loads(capsys.readouterr().out)["sources"]
     assert {item["name"]: item["kind"] for item in sources if item["name"] in {"rocm", "torch"}} == {
         "rocm": "sdist",
@@ -166,7 +166,7 @@ def test_wheel_of_another_index_is_locked_fetched_and_audited(amd: Path, capsys:
     assert [file.name for file in pick.files] == [f"compiled-1.0+rocm721-{TAGS}.whl"]
     assert (lock.version_of("filelock"), minor(lock.target.rocm or "")) == ("3.32.3", "7.2")
     capsys.readouterr()
-    assert main(["fetch", "compiled", "--format", "json"]) == 1
+    assert main(["farm", "fetch", "compiled", "--format", "json"]) == 1
     (item,) = json.loads(capsys.readouterr().out)["missing"]
     assert "contains no code for gfx942" in item["message"]
 

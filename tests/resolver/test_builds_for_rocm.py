@@ -374,9 +374,39 @@ def test_everything_in_an_image_is_kept_also_if_nothing_requires_it(
     request = ask(catalog, "einops", site=LUMI, day=DAY, base_image=image)
     lock = resolve(catalog, replace(request, preinstalled=Preinstalled(IMAGE, replaced=replaced)), indexes)
     assert isinstance(lock, Resolution)
+    assert any("what else in it requires of" in text for text in lock.warnings) == bool(replaced)
     kept = {pick.name for pick in lock.distributions if pick.origin == "preinstalled"}
     assert kept == {*catalog.image[image].holds} - {*replaced}
     assert {pick.name for pick in lock.distributions} == {*kept, "einops"}
+
+
+def test_replacement_respects_what_the_rest_of_the_image_requires(catalog: Catalog) -> None:
+    """As the transformers of vllm's and llmcompressor's images; what else holds it may need any or none."""
+    releases = {"transformers": {"5.5.0": FakeRelease(), "4.57.1": FakeRelease()}}
+    indexes = FakeIndexes({**releases, "a": {"1": FakeRelease(requires=("transformers>=5",))}})
+    image = catalog.image["lumi-multitorch-full-u24r64f21m43t29-20260124_092648.sif"]
+    limit = "transformers<5,>=4.55.2; python_version < '4'"
+    needs = {"vllm": (limit, "deepspeed<0.18", "???"), "peft": ("transformers", "transformers<4 @ x")}
+    facts = catalog.with_image(replace(image, requires=needs))
+    installed = {**image.holds, "vllm": "0.11.0", "peft": "0.18.0", "transformers": "4.55.2"}
+
+    def asked(text: str, *replaced: str) -> Resolution | Conflict:
+        kept = {name: version for name, version in installed.items() if name not in replaced}
+        request = ask(facts, text, site=LUMI, day=DAY, base_image=image.name)
+        return resolve(facts, replace(request, preinstalled=Preinstalled(IMAGE, kept, replaced)), indexes)
+
+    for name, version in (("transformers", "4.57.1"), ("deepspeed", "0.17.6")):
+        found = asked(name, name)
+        assert isinstance(found, Resolution)
+        assert found.version_of(name) == version
+    conflict = asked("a", "transformers")
+    assert isinstance(conflict, Conflict)
+    texts = " ".join(item.text for item in conflict.core)
+    assert "a 1 requires transformers>=5" in texts
+    assert "vllm 0.11.0 of the base image requires transformers<5,>=4.55.2" in texts
+    both = asked("a", "transformers", "vllm")
+    assert isinstance(both, Resolution)
+    assert both.version_of("transformers") == "5.5.0"
 
 
 @pytest.mark.parametrize(
@@ -452,10 +482,20 @@ def test_no_suggestion_of_the_cpu_for_what_uses_rocm(catalog: Catalog, indexes: 
 
 
 @pytest.mark.parametrize(
-    ("name", "is_hinted"), [("jax", False), ("jax-rocm7-plugin", False), ("other", True)]
+    ("request_", "extra"),
+    [
+        ("jax", ""),
+        ("jax-rocm7-plugin", ""),
+        ("two", "one-hip"),
+        ("two>=1", "one-hip"),
+        ("two[more]", "one-hip"),
+        ("two[all-hip]", "all-hip"),
+        ("two torch", ""),
+        ("gone", None),
+    ],
 )
-def test_extras_for_rocm_are_named_only_for_what_the_catalog_does_not_have(
-    catalog: Catalog, name: str, is_hinted: bool
+def test_a_project_with_extras_for_rocm_gets_one_if_nothing_else_is_for_rocm(
+    catalog: Catalog, request_: str, extra: str | None
 ) -> None:
     known = projects()
     for project in ("jax", "jax-rocm7-plugin"):
@@ -464,9 +504,18 @@ def test_extras_for_rocm_are_named_only_for_what_the_catalog_does_not_have(
             for version, release in known[project].items()
             if isinstance(release, FakeRelease)
         }
-    known["other"] = {"1.0": FakeRelease(extras=["rocm"])}
-    lock = resolved(catalog, FakeIndexes(known), name, FRONTIER)
-    assert any("has extras for AMD GPUs" in warning for warning in lock.warnings) == is_hinted
+    needs = ["torch; extra == 'one-hip'", "torch; extra == 'all-hip'", "more; extra == 'all-hip'"]
+    known["two"] = {"1.0": FakeRelease(extras=["all-hip", "one-hip", "more"], requires=needs)}
+    known["more"] = {"1.0": FakeRelease()}
+    known["gone"] = {"1.0": FakeRelease(extras=["rocm"], requires=["torch ==0.1; extra == 'rocm'"])}
+    if extra is None:
+        assert "gone[rocm]" in refused(catalog, FakeIndexes(known), request_, LUMI)
+        return
+    lock = resolved(catalog, FakeIndexes(known), request_, LUMI)
+    pick = next((pick for pick in lock.picks if pick.name == "two"), None)
+    assert [one for one in (pick.extras if pick else ()) if one != "more"] == [extra] * bool(extra)
+    assert any("two[one-hip] on AMD GPUs" in note for note in lock.notes) == (extra == "one-hip")
+    assert any("not requested here: two[all-hip]" in text for text in lock.warnings) == ("torch" in request_)
 
 
 def test_what_is_for_nvidia_gpus_is_refused_unless_it_is_pinned(catalog: Catalog) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from resolver.answers.proven import risks
 from resolver.answers.resolve import resolve
 from resolver.compiling import compile_problem
+from resolver.compiling.distributions import beyond_bounds
 from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.facts.catalog import Catalog, load
 from resolver.facts.schema import Backend, Requires
 from resolver.lock import dumps, read_lock
 from resolver.model import Conflict, Resolution
 from resolver.providers.inferred import infer_releases, with_releases_of
+from resolver.solving.session import Session
+from resolver.versions import minor, satisfies, sort_key
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import URL, FakeIndexes, FakeRelease
 
@@ -264,6 +269,61 @@ def test_inferred_bound_holds_if_possible_and_never_refuses(
     assert all(
         f"requires {one}" in text and "not judged" in text for one, text in zip(left, risks, strict=True)
     )
+
+
+def _unbounded(row: Requires) -> Requires:
+    return replace(row, versions=beyond_bounds(row) or row.versions)
+
+
+def _beyond(catalog: Catalog, row: Requires) -> str:
+    """Return the nearest version of a row's object that only its inferred bound excludes; else empty."""
+    tables: dict[str, Iterable[str]] = {
+        name: (one.version for one in getattr(catalog, name).values()) for name in ("torch", "rocm", "python")
+    }
+    versions = tables.get(row.on) or (one.version for one in catalog.releases_of(row.on))
+    above = (
+        version
+        for version in versions
+        if any(satisfies(version, text) for text in beyond_bounds(row))
+        and not any(satisfies(version, text) for text in row.versions)
+    )
+    return min(above, key=sort_key, default="")
+
+
+def test_no_inferred_bound_of_the_catalog_refuses(catalog: Catalog) -> None:
+    wider = replace(catalog, requires=[*map(_unbounded, catalog.requires)])
+    outcomes = Counter[str]()
+    for row in catalog.requires:
+        releases = (one for one in catalog.releases_of(row.package) if row.applies_to(one))
+        newest = max((one.version for one in releases), key=sort_key, default="")
+        version = _beyond(catalog, row)
+        if not version or not newest:
+            continue
+        text = f"{row.package}=={newest} {row.on}=={version}"
+        request = ask(catalog, text, site="local", day="2026-11-28", backend="rocm", gfx=["gfx90a"])
+        problem = compile_problem(catalog, request)
+        solution = Session(problem).solve()
+        assert solution or not Session(compile_problem(wider, request)).solve(), text
+        chosen = problem.variables[row.package].candidate(solution[row.package]) if solution else None
+        if solution and chosen and chosen.release and row.applies_to(chosen.release):
+            named = [one.fact.text for one in risks(problem, solution)]
+            assert any(row.on in one and "not judged" in one for one in named), f"{text}: {named}"
+        outcomes["refused" if solution is None else "not judged"] += 1
+    assert outcomes["not judged"] > 15, outcomes
+
+
+@pytest.mark.parametrize(("asked", "line", "warned"), [("", "2.13", 0), (" torch==2.14.*", "2.14", 1)])
+def test_inferred_bound_of_a_project_of_an_index_never_refuses(
+    catalog: Catalog, asked: str, line: str, warned: int
+) -> None:
+    indexes = FakeIndexes({"torch-cluster-rocm": {"1.6.3.post6": WHEEL}})
+    request = ask(catalog, f"torch-cluster-rocm{asked}", site="local", day="2026-11-28", backend="rocm")
+    answer = resolve(catalog, request, indexes)
+    assert isinstance(answer, Resolution)
+    assert minor(answer.version_of("torch")) == line
+    risks = [warning for warning in answer.warnings if warning.id == "at-own-risk"]
+    assert len(risks) == warned
+    assert all("requires torch ==2.13.*, and whether others work was not judged" in one for one in risks)
 
 
 def test_documented_bound_refuses(ext: Catalog) -> None:

@@ -152,15 +152,15 @@ def test_lock_has_header_and_unix_line_endings(text: str) -> None:
     assert text.endswith("\n")
 
 
-def test_lock_has_the_text_of_a_warning_alone(catalog: Catalog, tmp_path: Path) -> None:
+def test_lock_has_the_text_of_a_warning_with_its_id(catalog: Catalog, tmp_path: Path) -> None:
     lock = msgspec.structs.replace(
         _resolved(catalog, "apex"), warnings=(Notice("skipped", "a 2", "a 2 was skipped."),)
     )
     path = tmp_path / "matrix.lock"
     path.write_text(dumps(lock))
-    assert tomllib.loads(path.read_text())["warnings"] == ["a 2 was skipped."]
+    assert tomllib.loads(path.read_text())["warnings"] == ["a 2 was skipped. [skipped]"]
     (read,) = read_lock(path).warnings
-    assert (read, read.id, read.subject) == ("a 2 was skipped.", "", "")
+    assert (read, read.id, read.subject) == ("a 2 was skipped.", "skipped", "")
     assert (lock.warnings[0].id, lock.warnings[0].subject) == ("skipped", "a 2")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,22 @@ def test_chosen_image_has_content_to_keep(catalog: Catalog) -> None:
     answer = resolved(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))
     assert "torch" in catalog.image[pick_of(answer, "base-image").version].holds
     assert pick_of(answer, "torch").origin == "preinstalled"
+
+
+@pytest.mark.parametrize("requested", ["deepspeed", "apex", "torch"])
+@pytest.mark.parametrize("day", ["2026-01-30", "2026-02-20", "2026-03-01", "2026-04-01", "2026-11-29"])
+def test_chosen_image_to_keep_is_the_newest_of_its_rocm(catalog: Catalog, requested: str, day: str) -> None:
+    request = ask(catalog, requested, day=day)
+    answer = resolved(catalog, replace(request, preinstalled=Preinstalled(IMAGE)))
+    assert pick_of(answer, requested).origin == "preinstalled"
+    since = {row.image: row.since for row in catalog.images_at("lumi-g", request.target.date)}
+    rivals = [
+        (since[name] or date.min, len(image.holds), name)
+        for name, image in catalog.image.items()
+        if name in since and image.rocm == answer.target.rocm and requested in image.holds
+    ]
+    assert max(rivals)[-1] == answer.target.base_image
+    assert len({rival[0] for rival in rivals}) > 1 or day == "2026-01-30"
 
 
 def test_image_without_content_causes_warning(catalog: Catalog) -> None:

@@ -2,6 +2,8 @@
 # A STAND-IN for conda-containerize of tykky (LUMI container wrapper), which is not available in CI: its commands
 #   new --prefix DIR [--environ FILE] -r REQUIREMENTS ENVIRONMENT
 #   update [--environ FILE] -r REQUIREMENTS DIR
+# and, called as pip-containerize, which makes a virtual environment of the python3 on PATH,
+#   new --prefix DIR [--environ FILE] REQUIREMENTS
 #
 # It behaves like the real tool, CSCfi/hpc-container-wrapper@b0956d9, where that matters for the files of `matrix env`:
 # - The container has access to all directories of the machine.
@@ -26,10 +28,12 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-for file in "$environ" "$requirements"; do [ -e "$file" ] || fail "The file $file does not exist!"; done
 build=$(mktemp -d "${CW_BUILD_TMPDIR:-/tmp}/cw-XXXXXX")
 trap 'rm -rf "$build"' EXIT
 mkdir "$build/inst" "$build/deploy" "$build/deploy/bin" "$build/deploy/share"
+with=conda
+[ "${0##*/}" = conda-containerize ] || with=pip
+if [ "$with" = pip ] && [ "$command" = new ]; then requirements=$given; fi
 if [ "$command" = new ]; then
     [ -f "$given" ] || fail "Env file $given does not exist"
     mkdir -p "$prefix"
@@ -41,15 +45,23 @@ else
     inside=$(sed -n 's/^installation_path: //p' "$prefix/share/conf.yaml")
     unsquashfs -q -n -f -d "$build/inst" "$prefix/img.sqfs"
 fi
+for file in "$environ" "$requirements"; do [ -e "$file" ] || fail "The file $file does not exist!"; done
 cp "$requirements" "$build/inst"
 runtime=$(command -v singularity || command -v apptainer)
+if [ "$with" = pip ]; then
+    bin=env1/bin
+    make="[ -e env1 ] || python3 -m venv env1; . env1/bin/activate"
+else
+    bin=conda/envs/env1/bin
+    make="if [ ! -e conda ]; then bash $here/standin_miniforge.sh -b -p $inside/conda; fi
+eval \"\$($inside/conda/bin/conda shell.bash hook)\"
+if [ ! -e conda/envs/env1 ]; then conda env create -y --name env1 -f ${given##*/}; fi
+conda activate env1"
+fi
 cat >"$build/install.sh" <<END
 set -e
 cd $inside
-if [ ! -e conda ]; then bash $here/standin_miniforge.sh -b -p $inside/conda; fi
-eval "\$($inside/conda/bin/conda shell.bash hook)"
-if [ ! -e conda/envs/env1 ]; then conda env create -y --name env1 -f ${given##*/}; fi
-conda activate env1
+$make
 pip install -r ${requirements##*/}
 END
 cat >"$build/binds.sh" <<'END'
@@ -68,13 +80,13 @@ cat "$build/binds.sh" "$environ" >"$build/deploy/common.sh"
 cp "$STANDIN_IMAGE" "$build/deploy/container.sif"
 echo "installation_path: $inside" >"$build/deploy/share/conf.yaml"
 mksquashfs "$build/inst" "$build/deploy/img.sqfs" -noappend -comp lz4 -quiet -no-progress
-for program in "$build"/inst/conda/envs/env1/bin/*; do
+for program in "$build/inst/$bin"/*; do
     cat >"$build/deploy/bin/${program##*/}" <<END
 #!/bin/bash
 prefix=\$(dirname "\$(dirname "\$(realpath "\$0")")")
 . "\$prefix/common.sh"
 exec $runtime --silent exec "\${binds[@]}" -B "\$prefix/img.sqfs:$inside:image-src=/" "\$prefix/container.sif" \\
-    $inside/conda/envs/env1/bin/${program##*/} "\$@"
+    $inside/$bin/${program##*/} "\$@"
 END
     chmod +x "$build/deploy/bin/${program##*/}"
 done

@@ -43,7 +43,7 @@ def task(name: str, *requires: str, seconds: float = 100.0, **known: Any) -> Tas
         state="to build",
         requires=requires,
         lock="matrix.lock",
-        command=("matrix", "build-one", name, "--lock", "matrix.lock", "--index", "/work/index"),
+        command=("matrix", "farm", "build-one", name, "--lock", "matrix.lock", "--index", "/work/index"),
         seconds=seconds,
         **{"cores": 2, "memory_gib": 4.0, "time_limit": round(3 * seconds), **known},
     )

@@ -1,5 +1,5 @@
 @HEAD@
-environment=$here/@MAIN@
+requirements=$here/@REQUIREMENTS@
 update=
 if [ "${1:-}" = --update ]; then update=1; shift; fi
 target=$(realpath -m -- "${1:-env}")
@@ -7,14 +7,15 @@ if [ "$#" -gt 0 ]; then shift; fi
 # pip treats packages in ~/.local and PYTHONPATH as installed, and its settings may name another directory.
 unset @UNSET@
 export PYTHONNOUSERSITE=1
-command -v conda-containerize >/dev/null || fail "conda-containerize is not on PATH@LOAD@"
-for file in "$environment" "$here/req.txt" "$here/environment.sh"; do
+command -v @PROGRAM@ >/dev/null || fail "@PROGRAM@ is not on PATH@LOAD@"
+for file in @GIVEN@ "$requirements" "$here/environment.sh"; do
     [ -f "$file" ] || fail "there is no $file"
 done
 case "$here$target" in *[[:space:]:,]*) fail "tykky cannot use a path with spaces, : or ,: $here, $target" ;; esac
 if [ -e "$target" ] || [ -n "$update" ]; then
     [ -f "$target/share/conf.yaml" ] || fail "$target is not an environment of tykky"
 fi
+locked=@PYTHON@
 @CHECKS@
 @STOPPABLE@
 @LOGGED@
@@ -35,26 +36,25 @@ finish() {
 trap finish EXIT
 export CW_BUILD_TMPDIR=$temporary
 code=0
-options=(--environ "$here/environment.sh" -r "$here/req.txt" "$@")
+options=(--environ "$here/environment.sh" "$@")
 if [ -n "$update" ]; then
     installed=$("$target/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-    locked=@PYTHON@
     [ "$installed" = "$locked" ] ||
         fail "$target has Python $installed, and the lock has $locked; build it again, without --update"
     stoppable cp -a -- "$target" "$new" || fail "cannot copy $target (see above)"
-    logged conda-containerize update "${options[@]}" "$new" || code=$?
+    logged @PROGRAM@ update "${options[@]}" -r "$requirements" "$new" || code=$?
 else
-    logged conda-containerize new --prefix "$new" "${options[@]}" "$environment" || code=$?
+    logged @PROGRAM@ new --prefix "$new" "${options[@]}" @NEW@ || code=$?
 fi
 if [ "$code" -ne 0 ]; then
-    printf '%s: conda-containerize failed (exit code %s, its messages are above); %s was not changed\n' \
+    printf '%s: @PROGRAM@ failed (exit code %s, its messages are above); %s was not changed\n' \
         @SCRIPT@ "$code" "$target" >&2
     free() { df -h --output=avail -- "$1" | tail -n 1 | tr -d ' '; }
     cause=$(causes)
     if [ -n "$cause" ]; then
         printf 'The cause is probably:\n%s\n' "$cause" >&2
     else
-        printf 'If tykky gives no reason, it could not download Miniforge. It needs space: %s has %s free, %s has %s.\n' \
+        printf 'If tykky gives no reason, it could not download @DOWNLOADS@. It needs space: %s has %s free, %s has %s.\n' \
             "${temporary%/*}" "$(free "$temporary")" "${target%/*}" "$(free "${target%/*}/")" >&2
     fi
     exit "$code"

@@ -3,6 +3,6 @@ index=${MATRIX_WHEELHOUSE:-@WHEELHOUSE@}
 index=$(realpath -- "$index")
 case "$index" in *[:,]*) fail "cannot bind a path with : or , to a container: $index" ;; esac
 need() {
-    [ -f "$index/$1" ] || fail "the wheelhouse $index has no $1; fill it with \`matrix fetch --wheelhouse DIR\`"
+    [ -f "$index/$1" ] || fail "the wheelhouse $index has no $1; fill it with \`matrix farm fetch --wheelhouse DIR\`"
 }
 @NEEDS@

@@ -1,4 +1,4 @@
-"""``matrix builds``: the past and running builds of an index."""
+"""``matrix farm builds``: the past and running builds of an index."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_failed_build_is_listed_with_its_error(
     task = make_task(make_recipe())
     monkeypatch.setattr("builders.scheduling.local.build_wheel", fail)
     Builds({task.build_key: task}, index, Limits(jobs=2), Recorder()).run()
-    assert main(["builds", "--format", "json"]) == 0
+    assert main(["farm", "builds", "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["schema"], document["index"]) == (1, str(index.root))
     (build,) = document["builds"]
@@ -48,7 +48,7 @@ def test_failed_build_is_listed_with_its_error(
     assert (build["error"], build["cores"], build["memory_gib"]) == ("Building tiny failed.", 2, 0.5)
     assert build["started"] <= build["finished"]
     assert build["seconds"] is not None
-    assert main(["builds"]) == 0
+    assert main(["farm", "builds"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "1 build: 1 failed"
     assert lines[3].startswith("failed")
@@ -60,15 +60,15 @@ def test_running_and_interrupted_builds_are_listed(index: Index, capsys: Capture
     with exclusive_lock(index.state / "locks" / f"{running.build_key[:20]}.lock"):
         for task in (interrupted, running):
             record_start(task, log_path(index, task.pick.name, task.build_key))
-        assert main(["builds", "Tiny", "--format", "json"]) == 0
+        assert main(["farm", "builds", "Tiny", "--format", "json"]) == 0
     builds = json.loads(capsys.readouterr().out)["builds"]
     states = {build["build_key"]: build["state"] for build in builds}
     assert states == {running.build_key: "running", interrupted.build_key: "interrupted"}
 
 
 def test_index_without_builds(index: Index, capsys: Capture) -> None:
-    assert main(["builds"]) == 2
+    assert main(["farm", "builds"]) == 2
     assert f"{index.root} is not an index: it has no directory simple/." in capsys.readouterr().err
     index.simple.mkdir(parents=True)
-    assert main(["builds", "apex"]) == 0
+    assert main(["farm", "builds", "apex"]) == 0
     assert capsys.readouterr().out == "There are no builds.\n"

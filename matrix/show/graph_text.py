@@ -1,4 +1,4 @@
-"""``matrix graph``: the requirements of each distribution in a lock, to run and to build."""
+"""The graph of a lock, as a tree and as JSON: the requirements of each distribution, to run and to build."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import asdict
 
-from matrix.command_line.options import add_format, add_lock, add_names
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import PLAIN, Screen, counted
 from matrix.show.resolution_text import names_of_others, others_text, title_of
@@ -20,16 +19,10 @@ from resolver.texts import printable
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
-    import argparse
-
     from networkx import DiGraph
 
     from matrix.command_line.context import Context
     from resolver.model import Resolution
-
-SUMMARY = "show the build graph: the run and build requirements of each distribution"
-EXAMPLE = "matrix graph apex"
-
 
 _ORIGINS = {"build": "built", PIP: "left to pip"}
 """Labels for origins that are not self-explanatory."""
@@ -64,19 +57,12 @@ class GraphDocument(JsonDocument, kw_only=True):
     generations: list[list[str]]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
-    add_names(parser, "names", metavar="NAME", help="show only these and their requirements (default: all)")
-    add_lock(parser)
-    add_format(parser)
-
-
-def execute(context: Context) -> int:
-    """Run the command."""
+def print_graph(context: Context, names: Sequence[str]) -> None:
+    """Print the graph of a lock, or what these distributions require in it."""
     console, lock = context.console, context.lock
     graph = build_graph(lock)
     requirements = [requirement.text for requirement in lock.request.requirements]
-    names = [normalize_name(name) for name in context.args.names]
+    names = [*map(normalize_name, names)]
     for name in names:
         if name not in graph:
             msg = f"The graph of {context.lock_path} does not have {shorten(name)!r}."
@@ -89,13 +75,12 @@ def execute(context: Context) -> int:
         console.info(others_text(others))
     if as_json:
         console.document(graph_document(graph, lock, requirements))
-        return 0
+        return
     tools = {name for name in graph if pick_in(graph, name) is None} - set(names)
     if tools and console.verbosity <= 0:
         console.info(f"{counted(len(tools), 'build tool')} hidden; -v shows them.")
         graph = graph.subgraph(set(graph) - tools)
     console.data(draw_text(graph, graph_title(lock), console.out, in_ascii=not console.can_print(LINES)))
-    return 0
 
 
 def graph_document(graph: DiGraph[str], lock: Resolution, requirements: Sequence[str]) -> GraphDocument:

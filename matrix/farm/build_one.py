@@ -1,4 +1,4 @@
-"""``matrix build-one``: execute tasks of a plan, on any machine, even several times at once."""
+"""``matrix farm build-one``: execute tasks of a plan, on any machine, even several times at once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from matrix.command_line.context import Context
 
 SUMMARY = "execute a task of a plan: build, check and publish its wheel, or record why it failed"
-EXAMPLE = "matrix build-one 3f1c9a52 --lock matrix.lock --index index"
+EXAMPLE = "matrix farm build-one 3f1c9a52 --lock matrix.lock --index index"
 
 
 class TaskResult(JsonDocument, kw_only=True):
@@ -117,7 +117,7 @@ def _task(prefix: str, tasks: Mapping[str, Task], locks: str) -> Task:
     msg = f"No task of {locks} has the key {shorten(key)!r} on this machine.{listed}"
     hint = (
         "A key depends on the lock, the recipes and the base image; on the host also on its compiler, its "
-        "glibc and, without --cpu, its CPU. If one of them has changed, plan again with `matrix plan`."
+        "glibc and, without --cpu, its CPU. If one of them has changed, plan again with `matrix farm plan`."
     )
     raise UsageError(msg, hint=hint)
 

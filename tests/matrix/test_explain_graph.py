@@ -1,4 +1,4 @@
-"""``matrix graph``: text and JSON, parts of the lock, and cycles."""
+"""``matrix explain --graph``: text and JSON, parts of the lock, and cycles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write(lock: Resolution) -> None:
 
 
 def run(capsys: Capture, *arguments: str, code: int = 0) -> str:
-    assert main(["graph", *arguments]) == code
+    assert main(["explain", "--graph", *arguments]) == code
     return capsys.readouterr().out
 
 
@@ -77,7 +77,7 @@ def test_text_draws_tree_and_generations(lock: Resolution, capsys: Capture) -> N
 def test_build_tools_are_counted_unless_requested(lock: Resolution, capsys: Capture) -> None:
     tools = {edge.object for edge in lock.edges} - {pick.name for pick in lock.picks}
     assert "ninja" in tools
-    assert main(["graph"]) == 0
+    assert main(["explain", "--graph"]) == 0
     captured = capsys.readouterr()
     assert f"{len(tools)} build tools hidden; -v shows them." in captured.err
     assert "ninja" not in captured.out
@@ -90,7 +90,7 @@ def test_ascii_output_gets_ascii_tree(
 ) -> None:
     del lock
     assert "│   └── pytorch-triton-rocm" in run(capsys, "-v")
-    output = _in_ascii(monkeypatch, "graph", "-v")
+    output = _in_ascii(monkeypatch, "explain", "--graph", "-v")
     assert "|   `-- pytorch-triton-rocm" in output
     assert "|.. ninja" in output
 
@@ -100,12 +100,12 @@ def test_characters_outside_encoding_are_escaped(monkeypatch: pytest.MonkeyPatch
     (rocm,) = (pick for pick in lock.picks if pick.name == "rocm")
     others = (pick for pick in lock.picks if pick is not rocm)
     write(replace(lock, picks=(*others, replace(rocm, kind="platform", version="éф😀"))))
-    assert r"\xe9\u0444" in _in_ascii(monkeypatch, "graph")
+    assert r"\xe9\u0444" in _in_ascii(monkeypatch, "explain", "--graph")
 
 
 def test_json_in_ascii_is_still_json(monkeypatch: pytest.MonkeyPatch) -> None:
     write(lock_of([replace(runs("odd", "torch"), requirement="éф😀")]))
-    document = json.loads(_in_ascii(monkeypatch, "graph", "--format", "json"))
+    document = json.loads(_in_ascii(monkeypatch, "explain", "--graph", "--format", "json"))
     assert [edge["requirement"] for edge in document["edges"]] == ["éф😀"]
 
 
@@ -118,7 +118,7 @@ def _in_ascii(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
 
 
 def test_graph_requires_a_lock(capsys: Capture) -> None:
-    assert main(["graph"]) == 2
+    assert main(["explain", "--graph"]) == 2
     assert "matrix resolve" in capsys.readouterr().err
 
 
@@ -132,7 +132,7 @@ def test_names_choose_part_of_lock(lock: Resolution, capsys: Capture) -> None:
 
 def test_unknown_name_is_exit_2(lock: Resolution, capsys: Capture) -> None:
     del lock
-    assert main(["graph", "apx"]) == 2
+    assert main(["explain", "--graph", "apx"]) == 2
     output = capsys.readouterr()
     assert "does not have 'apx'" in output.err
     assert "Did you mean apex?" in output.err
@@ -144,7 +144,7 @@ CYCLE = [runs("apex", "torch"), runs("torch", "triton"), builds("triton", "apex"
 
 def test_cycle_is_bad_input_with_path(capsys: Capture) -> None:
     write(lock_of(CYCLE, built=["apex"]))
-    assert main(["graph"]) == 2
+    assert main(["explain", "--graph"]) == 2
     output = capsys.readouterr()
     path = output.err.split("cycle: ")[1].split(".")[0].split(" -> ")
     _is_the_cycle(path)

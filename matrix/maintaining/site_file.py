@@ -1,4 +1,4 @@
-"""``matrix site``: write a site file for this machine."""
+"""``matrix catalog site``: write a site file for this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from builders.learning.machine import learn_machine, site_name
-from matrix.command_line.options import add_action, add_catalog, add_format, names, nonempty, output_path
+from matrix.command_line.options import add_catalog, add_format, names, nonempty, output_path
 from matrix.input.facts_file import Draft
 from matrix.input.request import driver_line
 from matrix.input.settings import overlays
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Backend
 
 SUMMARY = "write a site file for this machine"
-EXAMPLE = "matrix site init -o cirrus.toml"
+EXAMPLE = "matrix catalog site -o cirrus.toml"
 _HEADER = "# Facts about {name}, read on this machine. Correct and complete them, and check the file:\n"
 _HEADER += "# matrix catalog check {path}\n"
 _MISSING = "#\n# Missing or not measured:\n"
@@ -39,15 +39,13 @@ class SiteDocument(JsonDocument, kw_only=True):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
-    init = add_action(actions, "init", SUMMARY, EXAMPLE)
-    init.add_argument("--name", metavar="NAME", help="name of the site (default: the Slurm cluster's name)")
+    parser.add_argument("--name", metavar="NAME", help="name of the site (default: the Slurm cluster's name)")
     text = "directory with base images of the site (repeatable)"
-    init.add_argument("--images", metavar="DIR", type=Path, action="append", default=[], help=text)
-    init.add_argument(
+    parser.add_argument("--images", metavar="DIR", type=Path, action="append", default=[], help=text)
+    parser.add_argument(
         "-o", "--output", metavar="FILE", type=output_path, help="the file to write (default: NAME.toml)"
     )
-    group = init.add_argument_group("facts that cannot be measured on this machine, such as a login node")
+    group = parser.add_argument_group("facts that cannot be measured on this machine, such as a login node")
     group.add_argument("--backend", choices=("rocm", "cpu"), help="cpu for a site without AMD GPUs")
     group.add_argument(
         "--gfx", metavar="A,B", type=names, action="extend", help="GPU architectures (default: measured)"
@@ -55,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--driver", metavar="VERSION", type=nonempty, help="AMD kernel driver (default: measured)"
     )
-    add_catalog(init)
-    add_format(init)
+    add_catalog(parser)
+    add_format(parser)
 
 
 def execute(context: Context) -> int:

@@ -1,4 +1,4 @@
-"""``matrix fetch``: download everything that a lock installs and that its builds need."""
+"""``matrix farm fetch``: download everything that a lock installs and that its builds need."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from resolver.model import Distribution, Requirement
 
 SUMMARY = "download everything the lock installs and its builds need, and check all hashes"
-EXAMPLE = "matrix fetch && matrix build-wheels --offline && matrix fetch --wheelhouse wheels"
+EXAMPLE = "matrix farm fetch && matrix build-wheels --offline && matrix farm fetch --wheelhouse wheels"
 _MOST_ERRORS = 10
 _BUILD_WHEELS = "wheels of torch and the build requirements"
 

@@ -1,4 +1,4 @@
-"""``matrix plan`` and ``matrix build-one``: a plan as data, and one of its tasks."""
+"""``matrix farm plan`` and ``matrix farm build-one``: a plan as data, and one of its tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from builders.index import Index
 from matrix.building.planning import Plan
 from matrix.cli import main
-from matrix.commands.plan import sbatch_script
+from matrix.farm.plan import sbatch_script
 from resolver.errors import BuildError
 from tests.support.plans import plan_of
 from tests.support.records import record_of
@@ -35,7 +35,7 @@ def _lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> N
 
 
 def planned(capsys: Capture, *arguments: str) -> Any:
-    assert main(["plan", *LIMITS, "--format", "json", *arguments]) == 0
+    assert main(["farm", "plan", *LIMITS, "--format", "json", *arguments]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -50,8 +50,8 @@ def test_plan_has_key_command_and_resources(capsys: Capture, tmp_path: Path) -> 
     (task,) = plan["tasks"]
     assert (task["name"], task["state"], task["requires"]) == ("deepspeed", "to build", [])
     assert (task["cores"], task["memory_gib"]) == (4, 8.0)
-    assert task["command"][:3] == ["matrix", "build-one", task["key"][:16]]
-    assert task["command"][3:] == [
+    assert task["command"][:4] == ["matrix", "farm", "build-one", task["key"][:16]]
+    assert task["command"][4:] == [
         "--lock", str(tmp_path / "matrix.lock"), "--index", str(tmp_path / "index"), "--cpu", "znver3",
     ]  # fmt: skip
     assert task["inputs"]["cpu"] == "znver3"
@@ -101,9 +101,9 @@ def test_plan_and_build_one_find_finished_wheel(capsys: Capture, make_wheel: Cal
     plan = planned(capsys)
     assert [row["state"] for row in plan["tasks"]] == ["up to date"]
     assert plan["critical_path"] == []
-    assert main(["plan"]) == 0
+    assert main(["farm", "plan"]) == 0
     assert "Nothing to build." in capsys.readouterr().out
-    assert main(["build-one", task["key"][:6]]) == 0
+    assert main(["farm", "build-one", task["key"][:6]]) == 0
     assert capsys.readouterr().out == f"deepspeed {task['version']}  up to date: {wheel}\n"
 
 
@@ -126,14 +126,14 @@ def test_build_one_builds_tasks_of_several_locks(capsys: Capture, monkeypatch: p
     monkeypatch.setattr(
         "builders.scheduling.local.build_wheel", lambda task, *_, **__: Path(f"{task.build_key}.whl")
     )
-    assert main(["build-one", *keys, *locks, "--format", "json"]) == 0
+    assert main(["farm", "build-one", *keys, *locks, "--format", "json"]) == 0
     results = json.loads(capsys.readouterr().out)["tasks"]
     assert [result["wheel"] for result in results] == [f"{key}.whl" for key in keys]
 
 
 def test_unknown_key_is_bad_usage(capsys: Capture) -> None:
     (task,) = planned(capsys)["tasks"]
-    assert main(["build-one", "0000zz"]) == 2
+    assert main(["farm", "build-one", "0000zz"]) == 2
     error = capsys.readouterr().err
     assert "has the key '0000zz'" in error
     assert task["key"][:16] in error
@@ -141,7 +141,7 @@ def test_unknown_key_is_bad_usage(capsys: Capture) -> None:
 
 def test_plan_without_lock_is_bad_usage(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "matrix.lock").unlink()
-    assert main(["plan"]) == 2
+    assert main(["farm", "plan"]) == 2
     assert "matrix.lock" in capsys.readouterr().err
 
 
@@ -152,7 +152,7 @@ def test_failed_task_is_recorded(capsys: Capture, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("builders.scheduling.local.build_wheel", fail)
     (task,) = planned(capsys)["tasks"]
-    assert main(["build-one", task["key"]]) == 1
+    assert main(["farm", "build-one", task["key"]]) == 1
     assert "Building it failed." in capsys.readouterr().err
     (record,) = (tmp_path / "index" / ".matrix" / "logs").glob("deepspeed-*.failed.json")
     document = json.loads(record.read_text())
@@ -160,16 +160,16 @@ def test_failed_task_is_recorded(capsys: Capture, monkeypatch: pytest.MonkeyPatc
 
 
 def test_sbatch_script_is_valid_shell(tmp_path: Path) -> None:
-    assert main(["plan", *LIMITS, "--format", "sbatch", "-o", "build.sh"]) == 0
+    assert main(["farm", "plan", *LIMITS, "--format", "sbatch", "-o", "build.sh"]) == 0
     done = subprocess.run(["bash", "-n", "build.sh"], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     text = (tmp_path / "build.sh").read_text()
     assert "submit matrix-deepspeed 4 9216 120" in text
-    assert text.count(f"{sys.executable} -m matrix build-one ") == 1
+    assert text.count(f"{sys.executable} -m matrix farm build-one ") == 1
 
 
 def test_exported_job_runs_without_the_path_of_the_user(tmp_path: Path) -> None:
-    assert main(["plan", *LIMITS, "--format", "sbatch", "-o", "build.sh"]) == 0
+    assert main(["farm", "plan", *LIMITS, "--format", "sbatch", "-o", "build.sh"]) == 0
     (job,) = (word for word in shlex.split((tmp_path / "build.sh").read_text()) if " build-one " in word)
     command = [*shlex.split(job)[:4], "--help"]
     env = {"PATH": "/nowhere", "PYTHONPATH": str(HERE), "HOME": str(tmp_path)}
@@ -181,7 +181,7 @@ def test_exported_job_runs_without_the_path_of_the_user(tmp_path: Path) -> None:
 def chain() -> Plan:
     """Return a plan of three tasks."""
     made = plan_of(Path("/work"), {"base": ("true", ()), "top": ("true", ("base",)), "other": ("true", ())})
-    command = ("matrix", "build-one", "0123", "--lock", "/work/matrix.lock", "--index", made.index)
+    command = ("matrix", "farm", "build-one", "0123", "--lock", "/work/matrix.lock", "--index", made.index)
     return replace(made, tasks=tuple(replace(task, command=command) for task in made.tasks))
 
 

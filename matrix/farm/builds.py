@@ -1,4 +1,4 @@
-"""``matrix builds``: the past and running builds of an index."""
+"""``matrix farm builds``: the past and running builds of an index."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matrix.show.render import Cell, Screen
 
 SUMMARY = "list past and running builds: state, node, time, memory, log, and why each was built"
-EXAMPLE = "matrix builds apex --index index --format json"
+EXAMPLE = "matrix farm builds apex --index index --format json"
 
 
 class BuildList(JsonDocument, kw_only=True):

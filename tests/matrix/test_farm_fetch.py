@@ -1,4 +1,4 @@
-"""``matrix fetch``: fetched, cached and missing files."""
+"""``matrix farm fetch``: fetched, cached and missing files."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Wo
 
 
 def fetched(capsys: Capture, *arguments: str, code: int = 0) -> Any:
-    assert main(["fetch", "--only-sources", *arguments, "--format", "json"]) == code
+    assert main(["farm", "fetch", "--only-sources", *arguments, "--format", "json"]) == code
     return json.loads(capsys.readouterr().out)
 
 
@@ -141,7 +141,7 @@ def test_named_source_only_is_fetched(capsys: Capture) -> None:
 
 def test_missing_source_does_not_stop_the_others(work: Work, capsys: Capture) -> None:
     """Without the mirrors, no source can be reached, because the hosts do not exist."""
-    assert main(["fetch", "tiny", "-q", "--only-sources"]) == 0
+    assert main(["farm", "fetch", "tiny", "-q", "--only-sources"]) == 0
     (work.root / "matrix.toml").write_text('catalog = ["facts"]\n')
     capsys.readouterr()
     document = fetched(capsys, code=3)
@@ -150,7 +150,7 @@ def test_missing_source_does_not_stop_the_others(work: Work, capsys: Capture) ->
     assert (missing["name"], missing["id"]) == ("fromgit", "environment")
     assert "git.invalid" in missing["message"]
     shutil.rmtree(cache_root())
-    assert main(["fetch", "--offline", "--only-sources"]) == 3
+    assert main(["farm", "fetch", "--offline", "--only-sources"]) == 3
     output = capsys.readouterr()
     assert "tiny 1.0  missing  tiny-1.0.tar.gz" in output.out
     assert f"fromgit 1.0  missing  https://git.invalid/group/outer@{work.commit}" in output.out
@@ -167,7 +167,7 @@ def test_wrong_hash_is_exit_1(work: Work, capsys: Capture) -> None:
 
 def test_fetch_without_lock_hints_at_resolve(work: Work, capsys: Capture) -> None:
     (work.root / "matrix.lock").unlink()
-    assert main(["fetch"]) == 2
+    assert main(["farm", "fetch"]) == 2
     assert "matrix resolve" in capsys.readouterr().err
 
 
@@ -175,14 +175,14 @@ def test_fetch_without_lock_hints_at_resolve(work: Work, capsys: Capture) -> Non
 def test_lock_that_builds_nothing(capsys: Capture) -> None:
     assert main(["resolve", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
     capsys.readouterr()
-    assert main(["fetch"]) == 0
+    assert main(["farm", "fetch"]) == 0
     assert "builds nothing" in capsys.readouterr().out
     assert not (cache_root() / "sources").exists()
 
 
 def test_invalid_mirror_is_bad_input(work: Work, capsys: Capture) -> None:
     (work.root / "matrix.toml").write_text('[mirrors]\n"git.invalid" = "elsewhere"\n')
-    assert main(["fetch"]) == 2
+    assert main(["farm", "fetch"]) == 2
     assert "[mirrors]" in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""``matrix plan``: the build tasks of a lock, as text, as JSON, or as a script for Slurm."""
+"""``matrix farm plan``: the build tasks of a lock, as text, as JSON, or as a script for Slurm."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 SUMMARY = "print the build tasks of a lock: key, command, cores, memory, expected time"
-EXAMPLE = "matrix plan --jobs 16 --memory 64 --format sbatch -o build.sh"
+EXAMPLE = "matrix farm plan --jobs 16 --memory 64 --format sbatch -o build.sh"
 MOST_USED = ("--lock", "--index", "--jobs", "--format", "--output")
 
 _SUBMIT = """\
 #!/bin/bash
-# Written by `matrix plan`. It submits Slurm jobs that build the wheels, held until all are submitted.
+# Written by `matrix farm plan`. It submits Slurm jobs that build the wheels, held until all are submitted.
 # Its arguments are passed to sbatch: `bash build.sh --partition=small --account=project_1`
 set -Eeuo pipefail
 cd {directory}

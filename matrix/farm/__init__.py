@@ -1,0 +1,1 @@
+"""The actions of ``matrix farm``, each a module like those of the commands."""
