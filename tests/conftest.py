@@ -105,7 +105,7 @@ def _compare_drivers_once(side: Side, rocm: str) -> Any:
     return _compared[key]
 
 
-checks.driver_states = _compare_drivers_once
+checks.driver_states = _compare_drivers_once  # type: ignore[attr-defined]
 
 
 _activate = socketserver.TCPServer.server_activate

@@ -163,7 +163,7 @@ def test_incomplete_read_only_cache_exits_3(tiny: MakeSite) -> None:
     assert list(cache.iterdir()) == []
 
 
-def test_complete_read_only_cache_is_enough(tiny: MakeSite) -> None:
+def test_complete_cache_is_enough_offline_and_read_only(tiny: MakeSite) -> None:
     """A site may share such a cache with its users."""
     site = tiny()
     cache = site.work / "cache"
@@ -173,7 +173,7 @@ def test_complete_read_only_cache_is_enough(tiny: MakeSite) -> None:
     site.link_torch_layer(cache)
     fetched = site.matrix("farm", "fetch")
     assert fetched.returncode == 0, fetched.stderr
-    assert site.build().returncode == 0
+    assert site.build("--offline").returncode == 0
     shutil.rmtree(site.index)
     with mounted(cache, "--bind", "-o", "ro", str(cache)):
         done = site.build()

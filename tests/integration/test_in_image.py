@@ -131,13 +131,6 @@ def test_silent_failure_is_rejected(tiny: MakeSite, fault: str, says: str) -> No
     assert says in refused(tiny(fault=fault))
 
 
-def test_offline_build_after_fetch_succeeds(tiny: MakeSite) -> None:
-    site = tiny()
-    assert site.matrix("farm", "fetch").returncode == 0
-    done = site.build("--offline")
-    assert done.returncode == 0, done.stderr
-
-
 def test_other_base_image_stops_build(tiny: MakeSite) -> None:
     site = tiny()
     lock = site.work / "matrix.lock"
