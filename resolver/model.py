@@ -40,6 +40,8 @@ _FIRST = (*(name for name in PLATFORM if name != "python"), "torch")
 _LAYERS = {name: position for position, name in enumerate(_FIRST)}
 UNLISTED = "unlisted-"
 """Prefix of the components that decide whether releases are used that the catalog does not list."""
+SUGGESTIONS_STOPPED = "suggestions-stopped"
+"""The id of the warning that not every change of a request was tried."""
 EARLY_PYTHON = len(_FIRST)
 """The layer in which Python is limited to that of the base image or the site, if there is one."""
 _REQUESTED, _PYTHON, _OTHERS = (len(_FIRST) + number for number in (1, 2, 3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 import shutil
 from functools import cached_property, partial
 from pathlib import Path
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from matrix.consumers.shared.installation import WrittenFile
     from resolver.model import Resolution
 
+_SENTENCE = re.compile(r"(?<=\.) (?=[A-Z])")
 _MOST_ROUNDS = 4
 """How often the built wheels may add requirements to the lock; they are not expected to add any twice."""
 
@@ -148,6 +150,8 @@ class _Work:
         self.steps = {name: StepResult(made if name == "container" else name, "to do", "") for name in STEPS}
         self.wheels: list[TaskState] = []
         self.space: list[Space] = []
+        self.lacks: list[MatrixError] = []
+        """What is missing on this machine, if only the plan is printed."""
         self.findings: list[Finding] = []
         # `_use` replaces both. Other commands may replace the user's lock at any time, so no step reads it
         # again: steps that read a lock from a file, such as jobs, read a copy.
@@ -170,12 +174,11 @@ class _Work:
         if not dry_run and not _missing(tasks) and self._is_made(self.container.path):
             self.steps["resolve"].state = "up to date"
             return self._report("ok")
-        for lack in self._lacks():
-            if not dry_run:
-                raise lack
-            self._warn(lack)
+        self.lacks += self._lacks()
         if dry_run:
-            return self._report("planned")
+            return self._report("planned", max((lack.exit_code for lack in self.lacks), default=0))
+        for lack in self.lacks:
+            raise lack
         self._print_plan()
         for _ in range(_MOST_ROUNDS):
             if code := self._fetch(tasks) or self._build(tasks):
@@ -186,9 +189,6 @@ class _Work:
                 return code
             tasks = self._plan_wheels()
         return self._make() or self._verify() or self._report("ok")
-
-    def _warn(self, lack: MatrixError) -> None:
-        self.console.warning(f"{lack.message.splitlines()[0]} {lack.hint}".rstrip())
 
     # 1. Resolve.
 
@@ -306,7 +306,7 @@ class _Work:
         except EnvironmentLacksError as error:
             if not args.dry_run:
                 raise
-            self._warn(error)
+            self.lacks.append(error)
             tasks, times = [], build_times(lock, self._of_lock.catalog_of_lock, args.index)
             self.wheels = [
                 TaskState(
@@ -528,8 +528,20 @@ class _Work:
         return ", ".join(["in Slurm jobs", *(f"{what} {name}" for what, name in parts.items() if name)])
 
     def _print_plan(self) -> None:
-        if self.context.args.format != "json":
-            title = f"{self.container.path.name}: {chosen_text(self.lock)}"
+        lacks = [
+            f"{_SENTENCE.split(lack.message.splitlines()[0])[0]} {_SENTENCE.split(lack.hint)[-1]}".rstrip()
+            for lack in self.lacks
+        ]
+        if self.context.args.format == "json":
+            for lack in lacks:
+                self.console.warning(lack)
+        else:
+            name = self.container.path.name
+            if lacks:
+                lines = "\n".join(f"  - {lack}" for lack in lacks)
+                self.console.text(f"{name} cannot be made here yet. Missing:\n{lines}\n")
+            image = f"\n  on {self.lock.image.name}" if self.lock.image else ""
+            title = f"{name}: {chosen_text(self.lock)}{image}"
             self.console.data(plan_text(title, self.steps.values(), self.space, self.console.out))
             self.console.flush()
         for need in self.space:
@@ -567,6 +579,8 @@ class _Work:
 
     def _report(self, status: Literal["ok", "planned", "failed"], code: int = 0) -> int:
         container, args = self.container, self.context.args
+        if status == "planned":
+            self._print_plan()
         if args.format == "json":
             document = ContainerDocument(
                 status=status,
@@ -581,8 +595,6 @@ class _Work:
                 layer=self._layer() if status == "ok" else None,
             )
             self.console.document(document)
-        elif status == "planned":
-            self._print_plan()
         elif status == "ok":
             self._print_end()
         return code

@@ -20,7 +20,7 @@ from matrix.judging.repair import replaced
 from matrix.reading.installed import is_environment
 from matrix.reading.items import Item
 from matrix.reading.recognise import read
-from matrix.show.consequences_text import consequences_text, summary
+from matrix.show.consequences_text import consequences_text, differences_text, summary
 from matrix.show.json_document import JsonDocument
 from matrix.show.resolution_text import title_of
 from resolver.answers.table import ROW_COMPONENTS
@@ -108,11 +108,12 @@ def execute(context: Context) -> int:
     locks = {} if compared else {path: read_lock(path) for path in paths}
     title = _title(before, after)
     remark = ""
+    is_pair = compared or (len(locks) == _PAIR and before == after and bool(args.locks))
     match list(locks.items()):
         case [] if compared:
             title = " -> ".join(map(str, paths))
             changes = _between_environments(context, paths)
-        case [(path, lock), (other_path, other_lock)] if before == after and args.locks:
+        case [(path, lock), (other_path, other_lock)] if is_pair:
             title = f"{path} -> {other_path}"
             changes = between_locks(
                 (_side_of_lock(lock, path, settings_before), lock),
@@ -135,6 +136,10 @@ def execute(context: Context) -> int:
                 consequences=changes,
             )
         )
+    elif is_pair and changes and console.verbosity <= 0:
+        first, second = map(str, paths)
+        console.data(differences_text(changes, (first, second), console.out))
+        console.info("\nReasons: `matrix diff -v`. All as data: --format json")
     else:
         console.text(f"{console.out.styled('bold', summary(changes))}\n{title}")
         if changes:

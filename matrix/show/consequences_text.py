@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from matrix.show.render import counted, shortened
+from matrix.show.render import PLAIN, Screen, counted, shortened
 from matrix.show.resolution_text import first_source
 from resolver.consequences.questions import ROW
+from resolver.facts.schema import PLATFORM
 from resolver.versions import newest_first, sort_key
 
 if TYPE_CHECKING:
@@ -57,6 +58,33 @@ def consequences_text(consequences: Sequence[Consequence], *, sources: bool = Fa
         for group in groups.values():
             lines += [f"  {line}" for line in _subject(group)]
             lines += [f"    {line}" for line in _reason(group[0], sources=sources)]
+    return "\n".join(lines)
+
+
+def differences_text(changes: Sequence[Consequence], sides: tuple[str, str], screen: Screen = PLAIN) -> str:
+    """Return the differences of two locks or environments without reasons: the platform first."""
+    ordered = sorted(changes, key=lambda change: (change.name not in PLATFORM, change.name))
+    both = [change for change in ordered if change.before and change.after]
+    only = [
+        [change.name for change in ordered if not (change.after, change.before)[number]] for number in (0, 1)
+    ]
+    counts = [f"{len(names)} only in {side}" for names, side in zip(only, sides, strict=True) if names]
+    differ = f"{counted(len(both), 'version')} differ{'' if len(both) > 1 else 's'}"
+    lines = [screen.wrapped(f"{' -> '.join(sides)}: {', '.join([differ, *counts])}"), ""]
+    rows = [
+        [
+            change.name,
+            f"{change.before} -> {change.after}" if change.before != change.after else "built differently",
+        ]
+        for change in both
+    ]
+    lines += [screen.table(rows[:_MOST_LINES])] if rows else []
+    lines += [f"  and {len(rows) - _MOST_LINES} more"] if rows[_MOST_LINES:] else []
+    lines += [
+        screen.wrapped(f"  only in {side}: {_many(names)}")
+        for names, side in zip(only, sides, strict=True)
+        if names
+    ]
     return "\n".join(lines)
 
 

@@ -12,7 +12,6 @@ import msgspec
 from resolver.compiling.clauses import OTHER_ARCHITECTURES
 from resolver.compiling.problem import ABSENT, ALWAYS, Demand, Link, Relation, RelationRow
 from resolver.compiling.request import NEEDS_PYTHON
-from resolver.errors import TooLargeError
 from resolver.model import Conflict, CoreItem
 from resolver.solving.search import Search
 from resolver.solving.session import Session, conflicting, minimal, state
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
 MAX_CORE_ITEMS = 10
 """A larger core is written in fewer sentences."""
-_MOST_WORK = 100_000
-"""Statements in all proofs that are tried to find the necessary ones."""
 _LONGEST = 500
 """Characters of a sentence that was joined from others, after which no more are joined."""
 _MOST_VERSIONS = 4
@@ -112,24 +109,15 @@ def explain_conflict(request: Request, refuted: Refuted) -> tuple[Conflict, list
 
 
 def _core(refuted: Refuted) -> list[Constraint]:
-    """Return a core: facts about the platform are left out first, then metadata, the request last.
-
-    The work is limited: of a conflict with hundreds of releases, some that could be left out may remain.
-    """
+    """Return a core: facts about the platform are left out first, then metadata, the request last."""
     session = refuted.session
     if not refuted.links:
         demands, relations = session.explain()
         return [*demands, *relations]
-    work = 0
     links = _grouped(refuted)
     always = [stated.terms for stated in session.search.stated if stated.reason is ALWAYS]
 
     def used(items: Sequence[Constraint]) -> list[Constraint] | None:
-        nonlocal work
-        work += len(items)
-        if work > _MOST_WORK:
-            msg = "The conflict has too many statements."
-            raise TooLargeError(msg, hint="Request fewer packages.")
         # A new search for each trial: one that has learned from a statement would use it although it is left
         # out. What always holds is no part of an explanation, so it is in every trial.
         search = Search(lazily=True)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 _EARLY_IMAGE = -0.5
 """The layer in which a default image is chosen: after whether the catalog's releases are enough."""
+_MOST_TRIED = 20_000
+"""Statements in all trials after which a minimal conflict is looked for among those of one proof."""
+_MOST_TRIED_OF_PROOF = 80_000
+"""Statements in the trials among those; then the rest stays, although some could be left out."""
 Solution = dict[str, int]
 """For each variable that is part of the set, the bit number of its candidate."""
 Rank = tuple[float, int, int, str]
@@ -342,9 +346,11 @@ def minimal(items: Sequence[_Item], used: Callable[[Sequence[_Item]], list[_Item
     Two shortcuts save most of the searches and do not change the result. An item that the current proof does
     not use can be left out without a search, because the proof is still valid. While no item has to stay,
     each search leaves out twice as many items as the search before; if the rest then has a solution, half as
-    many. So the first item that has to stay is found by bisection, as in QuickXplain [1]_. `used` returns the
-    items of a proof that items conflict, None if they do not. If it raises `TooLargeError`, the items that
-    were left out are kept.
+    many. So the first item that has to stay is found by bisection, as in QuickXplain [1]_.
+
+    Of a large problem, after `_MOST_TRIED` items, only those of the last proof are tried on: they conflict,
+    too, but another order could have kept other items. `used` returns the items of a proof that items
+    conflict, None if they do not. If it raises `TooLargeError`, the items that were left out are kept.
 
     .. [1] U. Junker, "QuickXplain: preferred explanations and relaxations for over-constrained problems",
        AAAI (2004).
@@ -358,9 +364,15 @@ def minimal(items: Sequence[_Item], used: Callable[[Sequence[_Item]], list[_Item
 
     needed: list[_Item] = []
     proof = proof_of(items)
-    step = len(items)
+    step, left = len(items), _MOST_TRIED
     while positions := [position for position, item in enumerate(items) if id(item) in proof]:
+        if left < 0 and len(positions) < len(items):
+            items = [items[position] for position in positions]
+            continue
+        if left < -_MOST_TRIED_OF_PROOF:
+            return [*needed, *items]
         tried = min(step, len(positions))
+        left -= len(items)
         rest = items[positions[tried - 1] + 1 :]
         smaller = proof_of([*needed, *rest])
         if smaller:

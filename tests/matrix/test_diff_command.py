@@ -121,6 +121,11 @@ def test_two_locks_are_compared(capsys: Capture) -> None:
     assert torch["before"] == "2.10.0+rocm7.0"
     assert torch["now"][0]["text"] == "the kernel driver is 6.0"
     assert run(capsys, "diff", "one.lock", "one.lock", *SITE).splitlines()[:1] == ["Nothing changes."]
+    lines = run(capsys, "diff", "one.lock", "other.lock", *SITE).splitlines()
+    assert re.match(r"one\.lock -> other\.lock: \d+ versions differ", lines[0])
+    assert any(re.match(r"  torch +2\.10\.0\+rocm7\.0 -> ", line) for line in lines)
+    assert len(lines) < 24
+    assert "the kernel driver is 6.0" in run(capsys, "diff", "one.lock", "other.lock", *SITE, "-v")
 
 
 def test_requirements_that_the_catalog_lacks_do_not_count(capsys: Capture, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 
 from resolver.compiling.problem import Demand, Problem, Relation
+from resolver.solving import session
 from tests.resolver.judge import judged
 from tests.resolver.solving import minimal_core, solve, solve_preferred
 from tests.resolver.universe import EXAMPLES, FEWER, Limit, Universe, random_universe, universes
@@ -70,7 +71,10 @@ def _universe_of(universe: Universe, problem: Problem, items: list[Demand | Rela
     return dataclasses.replace(universe, limits=tuple(limits), links=tuple(links))
 
 
-def test_cores_of_larger_universes_are_minimal() -> None:
+@pytest.mark.parametrize("most", [0, 20_000])
+def test_cores_of_larger_universes_are_minimal(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if a problem is so large that only the statements of one proof are tried."""
+    monkeypatch.setattr(session, "_MOST_TRIED", most)
     sizes = []
     for seed in SEEDS:
         universe = random_universe(seed, cycles=seed % 2 == 1)

@@ -23,6 +23,7 @@ from resolver.indexes import File, Metadata
 from resolver.model import Conflict, Preinstalled, Request, Resolution, Target
 from resolver.requirements import parse_requirement
 from resolver.solving import projects as projects_module
+from resolver.solving import session
 from tests.resolver.open_universe import DAY, GLIBC, catalog_of_pythons, open_universe, versions_of
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease, ListedRelease
@@ -726,11 +727,12 @@ def test_search_has_a_limit_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_large_conflict_is_explained_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     projects = {"a": {f"{number}": [f"missing-{number}"] for number in range(1, 40)}}
     whole = answer(projects, "a", "a>1")
-    monkeypatch.setattr(explain, "_MOST_WORK", 100)
+    monkeypatch.setattr(session, "_MOST_TRIED", 100)
+    of_proof = answer(projects, "a", "a>1")
+    monkeypatch.setattr(session, "_MOST_TRIED_OF_PROOF", 0)
     limited = answer(projects, "a", "a>1")
-    assert isinstance(whole, Conflict)
-    assert isinstance(limited, Conflict)
-    for conflict in (whole, limited):
+    for conflict in (whole, of_proof, limited):
+        assert isinstance(conflict, Conflict)
         assert any("missing-39" in item.text for item in conflict.core)
         assert any("you asked for a" in item.text for item in conflict.core)
 
