@@ -99,18 +99,6 @@ def _rejected(session: Session, chosen: Mapping[str, str], name: str, position: 
     return RejectedVersion(key, (), preferred=text)
 
 
-def working_version(catalog: Catalog, request: Request, name: str, specifier: Specifier) -> str:
-    """Return the preferred version that a specifier allows and that works with a request; empty if none."""
-    session = Session(compile_problem(catalog, request))
-    variable = session.problem.variables.get(name)
-    if variable is None:
-        return ""
-    mask = variable.allowed_by(str(specifier))
-    pin = Demand(variable, mask, f"{name}{specifier}", "request", "the question")
-    solution = session.solve([*session.problem.demands, pin])
-    return session.problem.version(solution or {}, name)
-
-
 def rejected_in_open_world(
     catalog: Catalog,
     request: Request,
@@ -203,9 +191,9 @@ def _core_without(request: Request, refuted: Refuted, texts: set[str]) -> tuple[
     return tuple(item for item in conflict.core if item.text not in texts)
 
 
-def working_in_open_world(
-    catalog: Catalog, request: Request, indexes: PackageIndexes, requirement: Requirement
+def working_version(
+    catalog: Catalog, request: Request, indexes: PackageIndexes | None, requirement: Requirement
 ) -> str:
     """Return the preferred version that an additional requirement allows; empty if there is no solution."""
     answer = solve(catalog, replace(request, requirements=(*request.requirements, requirement)), indexes)
-    return answer.version_of(requirement.name) if isinstance(answer, Resolution) else ""
+    return answer.version_of(requirement.name) or "" if isinstance(answer, Resolution) else ""

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from resolver.answers.explain import LinkGroup
-from resolver.answers.rejected import Instead, rejected_in_open_world, working_in_open_world
+from resolver.answers.rejected import Instead, rejected_in_open_world, working_version
 from resolver.answers.resolve import resolve
 from resolver.compiling.problem import Link
 from resolver.errors import UsageError
@@ -185,9 +185,9 @@ def test_rejected_base_images_name_what_would_change(catalog: Catalog) -> None:
 def test_working_version_meets_further_requirement(catalog: Catalog) -> None:
     indexes = FakeIndexes(LIGHTNING)
     request = ask(catalog, "utils")
-    assert working_in_open_world(catalog, request, indexes, requirement("utils<1.5")) == "0.9"
+    assert working_version(catalog, request, indexes, requirement("utils<1.5")) == "0.9"
     pinned = ask(catalog, "lightning==2.0.1")
-    assert working_in_open_world(catalog, pinned, indexes, requirement("utils<1")) == ""
+    assert working_version(catalog, pinned, indexes, requirement("utils<1")) == ""
 
 
 @pytest.mark.parametrize(
