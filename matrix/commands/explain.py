@@ -23,7 +23,6 @@ from matrix.show.resolution_text import (
 )
 from resolver.answers.rejected import (
     RejectedVersion,
-    rejected_in_open_world,
     rejected_versions,
     working_version,
 )
@@ -176,13 +175,7 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
         catalog = catalog_with_image_of(lock, path, Settings())
         is_open = any(pick.files for pick in lock.picks)
         indexes = package_indexes(context.settings, context.inputs, console) if is_open else None
-        if indexes is not None:
-            rejected, more = rejected_in_open_world(
-                catalog, request, indexes, lock, name, specifier=specifier
-            )
-        else:
-            keys = {pick.name: pick.key for pick in lock.picks}
-            rejected, more = rejected_versions(catalog, request, keys, name, specifier=specifier)
+        rejected, more = rejected_versions(catalog, request, indexes, lock, name, specifier=specifier)
     except MatrixError as error:
         console.warning(f"Cannot explain why other versions were not chosen: {error.message}")
         return [], 0
