@@ -71,6 +71,14 @@ _ASKS = {
     "CUDA_HOME": "the effect of CUDA_HOME, which torch sets to None for ROCm",
 }
 """Names in a script whose effect depends on the machine, each with the gap to report."""
+_HOOKS = (
+    "poetry.build",
+    "poetry.build.script",
+    "hatch.build.hooks.custom.path",
+    "hatch.build.targets.wheel.hooks.custom.path",
+    "pdm.build.custom-hook",
+)
+"""Keys of ``[tool]`` in ``pyproject.toml`` that name a script that the build backend executes."""
 _COMMENT = re.compile(r"#.*")
 _MENTIONS_HIP = re.compile(rb"USE_ROCM|__HIP|version\.hip|IS_HIP_EXTENSION|hip/hip_|hip_runtime|\bhipcc\b")
 _SUBMODULE = re.compile(r"^\s*path\s*=\s*(\S+)\s*$", re.MULTILINE)
@@ -87,7 +95,7 @@ def learn_source(top: Path) -> SourceFacts:
     cmake, of_cmake = _read_cmake(top, scripts, document)
     build = "\n".join(_COMMENT.sub("", _read(top / name)) for name in (*_paths(scripts), *cmake.files))
     files = _count_files(top)
-    extensions = (*(row for script in scripts for row in script.extensions), *_in_pyproject(document))
+    extensions = (*_in_packages(scripts), *_in_pyproject(document))
     variables = [variable for script in scripts for variable in script.variables] + of_cmake
     if any(name.endswith("CUDAExtension") for script in scripts for name in script.names):
         variables.append(BuildVariable("PYTORCH_ROCM_ARCH", "", "torch.utils.cpp_extension"))
@@ -166,6 +174,15 @@ def _compiling_backend(document: PyProject) -> bool:
     return backend in {"scikit_build_core", "mesonpy", "maturin", "skbuild"}
 
 
+def _in_packages(scripts: Sequence[BuildScript]) -> Iterator[Extension]:
+    """Yield the extension modules of the scripts, in the package that ``setup(ext_package=...)`` names."""
+    package = next(filter(None, (_literal(script, "ext_package") for script in scripts)), "")
+    is_computed = any("ext_package" in script.computed for script in scripts)
+    for extension in (row for script in scripts for row in script.extensions):
+        name = f"{package}.{extension.name}" if package and extension.name else extension.name
+        yield replace(extension, name="" if is_computed else name)
+
+
 def _in_pyproject(document: PyProject) -> Iterator[Extension]:
     """Yield the extension modules that ``[tool.setuptools]`` lists."""
     setuptools = document.tool.get("setuptools", {})
@@ -188,7 +205,16 @@ def _entry_scripts(top: Path, document: PyProject) -> list[str]:
         for folder in document.build_system.backend_path
         for name in (f"{module}.py", f"{module}/__init__.py")
     )
-    return [name for name in ("setup.py", "hatch_build.py", *backends) if (top / name).is_file()]
+    hooks = filter(None, (_text_at(document.tool, *keys.split(".")) for keys in _HOOKS))
+    names = dict.fromkeys(("setup.py", "hatch_build.py", "pdm_build.py", *hooks, *backends))
+    return [name for name in names if (top / name).is_file()]
+
+
+def _text_at(table: object, *keys: str) -> str:
+    """Return the text at a path of keys in nested tables; empty if there is none."""
+    for key in keys:
+        table = table.get(key) if isinstance(table, dict) else None
+    return table if isinstance(table, str) else ""
 
 
 def _read_scripts(top: Path, document: PyProject) -> list[BuildScript]:
