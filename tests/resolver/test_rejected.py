@@ -65,9 +65,7 @@ def test_absent_component_has_no_rejected_versions(catalog: Catalog) -> None:
     assert rejected_versions(catalog, request, None, chosen, "gfx") == ([], 0)
 
 
-def test_versions_beyond_the_limit_are_counted(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_versions_beyond_the_limit_are_counted(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     request = ask(catalog, "apex", day="2026-06-01")
     chosen = _chosen(catalog, request)
     usual, rest = rejected_versions(catalog, request, None, chosen, "torch")
