@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from packaging.metadata import parse_email
+from packaging.requirements import InvalidRequirement, Requirement
 
-from builders.pyproject import FILE, PyProject, read_pyproject
+from builders.pyproject import FILE, PyProject, read_pyproject, static_metadata
 from builders.source_facts.build_script import BuildScript, BuildVariable, Extension, read_script
 from builders.source_facts.facts import CMake, SourceFacts
 from builders.source_facts.kind import classify
 from resolver.errors import UsageError
+from resolver.indexes import Metadata
 from resolver.requirements import normalize_name, required_name
-from resolver.versions import is_version, specifier_or_none
+from resolver.versions import is_version, join_words, specifier_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -82,6 +84,10 @@ _HOOKS = (
 _COMMENT = re.compile(r"#.*")
 _MENTIONS_HIP = re.compile(rb"USE_ROCM|__HIP|version\.hip|IS_HIP_EXTENSION|hip/hip_|hip_runtime|\bhipcc\b")
 _SUBMODULE = re.compile(r"^\s*path\s*=\s*(\S+)\s*$", re.MULTILINE)
+_STATE_VERSION = (
+    "A build would compute it. State it in [project] of its pyproject.toml, name a tag such as v1.2 of its "
+    "git repository, or draft a recipe: `matrix catalog draft {shown} --release VERSION`."
+)
 _VERSION_LINE = re.compile(r"^__version__\s*(?::\s*\w+\s*)?=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 
 
@@ -141,6 +147,55 @@ def learn_source(top: Path) -> SourceFacts:
         undetermined=tuple(dict.fromkeys(undetermined)),
     )
     return replace(facts, source=classify(top, facts, [*_own_files(top, sys.maxsize)]))
+
+
+def is_requirement(text: str) -> bool:
+    """Return whether a text is a valid requirement (PEP 508)."""
+    try:
+        Requirement(text)
+    except InvalidRequirement:
+        return False
+    return True
+
+
+def learn_release(top: Path, shown: str, version: str = "", tag: str = "") -> SourceFacts:
+    """Return the facts in a source whose name and version are known.
+
+    `shown` is the source in messages. `version` is that which the user states for it, and `tag` that of a
+    source that computes it. Raise `UsageError` if
+    the name or the version cannot be read.
+    """
+    if version and not is_version(version):
+        raise UsageError(f"{version!r} is not a valid version (PEP 440).")
+    try:
+        facts = learn_source(top)
+    except UsageError as error:
+        raise error.changed(message=error.message.replace(str(top), shown)) from None
+    facts = replace(facts, version=version or facts.version or tag)
+    if not facts.name or required_name(facts.name) != facts.name:
+        msg = f"{shown} does not state a valid name, or computes its name."
+        raise UsageError(msg, hint="Make an sdist (`python -m build --sdist`), and name that file.")
+    if not facts.version:
+        msg = f"{shown} computes its version, so it cannot be read without running its code."
+        raise UsageError(msg, hint=_STATE_VERSION.format(shown=shown))
+    return facts
+
+
+def tree_metadata(top: Path, shown: str, tag: str = "") -> Metadata:
+    """Return the metadata of a source tree as far as its files state them; see `learn_release`."""
+    metadata = static_metadata(top / FILE)
+    if metadata is not None:
+        return metadata
+    facts = learn_release(top, shown, tag=tag)
+    metadata = static_metadata(top / FILE, facts.version)
+    if metadata is not None:
+        return metadata
+    python = facts.requires_python if specifier_or_none(facts.requires_python) is not None else ""
+    read = join_words(facts.read, joiner="and") or FILE
+    requires = tuple(filter(is_requirement, facts.requires))
+    return Metadata(
+        facts.name, facts.version, requires, requires_python=python, source=f"its {read}", dynamic=True
+    )
 
 
 def has_extensions(top: Path) -> bool:
