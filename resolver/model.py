@@ -325,8 +325,14 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def is_sdist(self) -> bool:
-        """Whether a consumer's pip builds it: ROCm's ``rocm``, or a commit or directory without a recipe."""
+        """Whether a consumer's pip builds it: ROCm's ``rocm``."""
         return self.origin == "published" and bool(self.files) and not self.files[0].name.endswith(".whl")
+
+    @property
+    def draft_source(self) -> str:
+        """What `matrix catalog draft` reads to draft its recipe: the URL in the request, or a release."""
+        url = self.files[0].url if self.files and not self.files[0].index else ""
+        return url.removeprefix("file://") or f"{self.name}=={self.version}"
 
     @property
     def is_pure_source(self) -> bool:
