@@ -73,7 +73,7 @@ def test_id_of_a_warning_shows_the_warning_of_the_lock(capsys: pytest.CaptureFix
 def test_brief_answer_has_at_most_four_kilobytes(
     words: list[str], code: int, status: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    where = ["--site", "lumi-g", "--date", "2026-06-01", "--offline"]
+    where = ["--site", "lumi-g", "--date", "2026-06-01"]
     assert main([*words, *where, "--format", "brief"]) == code
     text = capsys.readouterr().out
     assert 100 < len(text) <= 4096
