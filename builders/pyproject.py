@@ -15,7 +15,7 @@ from resolver.errors import UsageError, did_you_mean
 from resolver.indexes import Metadata
 from resolver.requirements import normalize_name
 from resolver.texts import read_text
-from resolver.versions import is_version, join_words, shorten, specifier_or_none
+from resolver.versions import is_version, shorten, specifier_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 FILE = "pyproject.toml"
-_NEEDED = ("version", "dependencies", "optional-dependencies", "requires-python")
+_NEEDED = ("dependencies", "optional-dependencies", "requires-python")
 Declaration = tuple[str, "Requirement"]
 """The key that declares a requirement, and the requirement."""
 
@@ -66,27 +66,19 @@ def read_pyproject(path: Path) -> PyProject:
         raise UsageError(msg) from None
 
 
-def static_metadata(directory: Path) -> Metadata:
-    """Return the metadata of the project in a directory, if its ``pyproject.toml`` states it completely.
+def static_metadata(path: Path, version: str = "") -> Metadata | None:
+    """Return the metadata that a ``pyproject.toml`` states; None if a build may compute a part of them.
 
-    Raise `UsageError` if a part of the metadata is dynamic, missing or invalid.
+    `version` is that of a project that computes nothing else. Raise `UsageError` if a part is invalid.
     """
-    path = directory / FILE
-    if not path.exists():
-        others = [name for name in ("setup.py", "setup.cfg") if (directory / name).exists()]
-        if not others:
-            msg = f"{directory} is not a Python project: it has no {FILE}."
-            raise UsageError(msg, hint=f"Name a directory with a {FILE}, a wheel or an sdist.")
-        raise _not_static(directory, f"the project has only {join_words(others, joiner='and')}")
-    project = read_pyproject(path).project
-    if project is None:
-        raise _not_static(directory, f"its {FILE} has no [project] table")
-    dynamic = [key for key in project.dynamic if key in _NEEDED]
-    if dynamic or not project.version:
-        reason = f"{join_words(dynamic, joiner='and')} {'is' if len(dynamic) == 1 else 'are'} dynamic"
-        raise _not_static(directory, reason if dynamic else f"its {FILE} has no version")
-    if not is_version(project.version):
-        msg = f"{path}: project.version: {shorten(project.version)!r} is not a valid version (PEP 440)."
+    project = read_pyproject(path).project if path.is_file() else None
+    if project is None or not {*_NEEDED}.isdisjoint(project.dynamic):
+        return None
+    version = project.version or version
+    if not version:
+        return None
+    if not is_version(version):
+        msg = f"{path}: project.version: {shorten(version)!r} is not a valid version (PEP 440)."
         raise UsageError(msg)
     requires = [str(requirement) for _, requirement in _dependencies(project, path)]
     for extra in project.optional_dependencies:
@@ -94,21 +86,12 @@ def static_metadata(directory: Path) -> Metadata:
         requires += [str(_with_marker(row, marker)) for _, row in _of_extra(project, path, extra)]
     return Metadata(
         normalize_name(project.name),
-        project.version,
+        version,
         tuple(requires),
         tuple(map(normalize_name, project.optional_dependencies)),
         project.requires_python,
         f"its {FILE}",
     )
-
-
-def _not_static(directory: Path, reason: str) -> UsageError:
-    hint = (
-        "matrix does not run a build backend to resolve. State name, version and dependencies in [project]. "
-        f"Or draft how to build it: `matrix recipe draft {directory} --release VERSION`. Then resolve with "
-        "its name and `--catalog NAME.toml`."
-    )
-    return UsageError(f"{directory} has no static metadata: {reason}.", hint=hint)
 
 
 def requirements_of(

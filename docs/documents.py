@@ -18,10 +18,9 @@ from matrix.commands import (
     diff,
     explain,
     index,
-    recipe,
 )
 from matrix.farm import build_one, builds, fetch
-from matrix.maintaining import site_file
+from matrix.maintaining import drafting, site_file
 from matrix.show import graph_text
 from matrix.show.json_document import BriefDocument, ConflictDocument, ErrorDocument, ResolutionDocument
 from matrix.show.table_formats import TableDocument
@@ -43,7 +42,6 @@ DOCUMENTS: dict[str, Any] = {
     "build-wheels": build_wheels.BuildResult,
     "farm-build-one": build_one.TaskResult | build_one.TaskResults,
     "farm-builds": builds.BuildList,
-    "recipe-draft": recipe.DraftResult,
     "index-list": index.ListDocument,
     "index-add": index.AddDocument,
     "index-check": index.IndexCheckDocument,
@@ -54,6 +52,7 @@ DOCUMENTS: dict[str, Any] = {
     "catalog-check": catalog.CatalogCheckDocument,
     "catalog-learn": catalog.LearnDocument,
     "catalog-update": catalog.UpdateDocument,
+    "catalog-draft": drafting.DraftResult,
     "catalog-site": site_file.SiteDocument,
 }
 """The type of each document, by the command that prints it."""

@@ -37,7 +37,7 @@ _GROUPS = {
         "build-layer", "build-container", "resolve", "add", "remove", "check", "explain", "env",
     ),
     "more": ("build-wheels", "table", "diff", "report"),
-    "maintain": ("farm", "index", "catalog", "recipe", "completion", "help"),
+    "maintain": ("farm", "index", "catalog", "completion", "help"),
 }  # fmt: skip
 
 

@@ -40,6 +40,8 @@ _FIRST = (*(name for name in PLATFORM if name != "python"), "torch")
 _LAYERS = {name: position for position, name in enumerate(_FIRST)}
 UNLISTED = "unlisted-"
 """Prefix of the components that decide whether releases are used that the catalog does not list."""
+SUGGESTIONS_STOPPED = "suggestions-stopped"
+"""The id of the warning that not every change of a request was tried."""
 EARLY_PYTHON = len(_FIRST)
 """The layer in which Python is limited to that of the base image or the site, if there is one."""
 _REQUESTED, _PYTHON, _OTHERS = (len(_FIRST) + number for number in (1, 2, 3))
@@ -323,8 +325,14 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def is_sdist(self) -> bool:
-        """Whether a consumer's pip builds it: ROCm's ``rocm``, or a commit or directory without a recipe."""
+        """Whether a consumer's pip builds it: ROCm's ``rocm``."""
         return self.origin == "published" and bool(self.files) and not self.files[0].name.endswith(".whl")
+
+    @property
+    def draft_source(self) -> str:
+        """What `matrix catalog draft` reads to draft its recipe: the URL in the request, or a release."""
+        url = self.files[0].url if self.files and not self.files[0].index else ""
+        return url.removeprefix("file://") or f"{self.name}=={self.version}"
 
     @property
     def is_pure_source(self) -> bool:

@@ -19,6 +19,7 @@ from builders.wheels.wheel import (
     record_rows,
     recorded_hash,
 )
+from resolver.requirements import is_for_cuda
 from resolver.versions import version_or_none
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def check_requirements(contents: Contents, _: Expected) -> Iterator[Finding]:
     """Report CUDA packages, and a torch that is not pinned."""
     for requirement in contents.requirements():
         evidence = {"member": "METADATA", "requirement": str(requirement)}
-        if requirement.name.startswith("nvidia-"):
+        if is_for_cuda(requirement.name):
             text = f"The wheel requires {requirement.name}, a CUDA package."
             fix = "The wheel was built against a CUDA torch. Build it against torch for ROCm."
             yield Finding("nvidia-requirement", "error", text, fix, evidence)

@@ -28,9 +28,12 @@ import msgspec
 from builders.constants import MISSING_CODES
 from builders.index_client import pages, stored
 from builders.index_client.stored import Page, Release
+from builders.network.download import Downloads, download
+from builders.network.source_tree import is_tree
 from builders.network.urls import OFFLINE_HINT, is_flat_listing, local_path, mirrored, without_password
-from builders.storage.files import cache_root
+from builders.storage.files import cache_root, sdist_path
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
+from resolver.facts.schema import Sdist
 from resolver.indexes import File, Metadata, Project
 from resolver.reporter import SILENT
 from resolver.requirements import normalize_name, version_in
@@ -172,10 +175,14 @@ class IndexClient:
         from builders.gpu import RULES, STORED
 
         local = self._local(file.url)
+        if is_tree(file.url, self._mirrors):
+            local = sdist_path(Sdist(file.name, file.sha256))
+            if not (self._offline or local.exists()):
+                download(file.url, local, file.sha256, Downloads(self._mirrors))
         path = self._cache / "content" / f"{RULES}-{self._identity(file, local)}.msgpack"
         with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
             return STORED.decode(path.read_bytes())
-        if local is None and self._offline:
+        if self._offline and (local is None or not local.exists()):
             raise _not_cached(f"content of {file.name}", file.index)
         from builders.index_client.source_content import read
 
@@ -389,9 +396,9 @@ class IndexClient:
     def _load_metadata(self, file: File, listed: str) -> Metadata | None:
         local = self._local(file.url)
         if local is not None and local.is_dir():
-            from builders.pyproject import static_metadata
+            from builders.source_facts.reading import tree_metadata
 
-            return static_metadata(local)
+            return tree_metadata(local, str(local))
         identity = self._identity(file, local)
         identity = _digest(identity, listed) if listed else identity
         path = self._cache / "metadata" / f"{identity}.msgpack"

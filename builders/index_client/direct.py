@@ -13,9 +13,12 @@ from packaging.utils import canonicalize_name
 from builders.constants import MISSING_CODES
 from builders.index_client import stored
 from builders.index_client.stored import Reference
+from builders.network.download import keep_sdist
 from builders.network.git import Repository, is_commit, split_reference
+from builders.network.source_tree import pack_directory, source_tree
 from builders.network.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
-from builders.pyproject import static_metadata
+from builders.source_facts.reading import tree_metadata
+from builders.source_facts.recipe_draft import version_of_ref
 from builders.storage.files import (
     cache_root,
     cached_file,
@@ -40,9 +43,6 @@ if TYPE_CHECKING:
 
 GIT = "git+"
 _LONGEST_URL = 300  # characters in messages
-_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
-"""Files that state whether the metadata of a source tree is static."""
-
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Reference)
@@ -79,7 +79,8 @@ class DirectReader:
         if location.startswith(GIT):
             reference = self._of_git(name, url, location.removeprefix(GIT), options.get("subdirectory", ""))
         elif path is not None and path.is_dir():
-            reference = _reference(name, url, location, static_metadata(path))
+            path = path / options.get("subdirectory", "")
+            reference = self._of_tree(name, url, path.as_uri())
         elif path is not None:
             reference = self._of_file(name, url, path, options)
         else:
@@ -132,7 +133,8 @@ class DirectReader:
     def _of_file(
         self, name: str, url: str, path: Path, options: dict[str, str], *, filename: str = ""
     ) -> Reference:
-        from builders.index_client.metadata import from_sdist, from_wheel, top_files
+        from builders.index_client.metadata import from_sdist, from_wheel
+        from builders.index_client.source_content import unpack_scripts
 
         filename = filename or path.name
         subdirectory = options.get("subdirectory", "")
@@ -147,7 +149,11 @@ class DirectReader:
                     metadata = from_sdist(filename, content)
                 if metadata is None:
                     content.seek(0)
-                    metadata = _static(top_files(filename, content, subdirectory, _FILES), shown)
+                    with TemporaryDirectory() as folder:
+                        unpack_scripts(filename, content, folder.root / "source")
+                        stem = filename.removesuffix(".zip").removesuffix(".tar.gz")
+                        tag = version_in(filename, name) or version_of_ref(stem)
+                        metadata = tree_metadata(folder.root / "source" / subdirectory, shown, tag)
         except DamagedError as error:
             msg = f"{shown!r} cannot be used: {error}."
             raise SourceError(msg, hint="Check the file, or name another file.") from None
@@ -163,25 +169,29 @@ class DirectReader:
         return _reference(name, url, location, metadata, filename, digest=digest, size=size)
 
     def _of_git(self, name: str, url: str, location: str, subdirectory: str) -> Reference:
-        """Fetch a commit, which a branch or tag may name, and read its metadata."""
+        """Fetch a commit, which a branch or tag may name, with its submodules."""
         address, ref = split_reference(location)
-        repository = Repository(address)
         record = self._record(url)
         known = _read_record(record, url)
         if known and (self._offline or is_commit(ref) or self._is_fresh(record)):
             return known
         self._refuse_offline(url)
-        commit = repository.commit_of(ref, self._mirrors)
-        repository.ensure(commit, self._mirrors)
-        directory = f"{subdirectory.strip('/')}/" if subdirectory else ""
-        texts = {file: repository.read(commit, f"{directory}{file}") for file in _FILES}
-        present = {file: text for file, text in texts.items() if text is not None}
-        metadata = _static(present, _shown(url))
-        pinned = f"{GIT}{repository.url}@{commit}"
-        pinned += f"#subdirectory={subdirectory}" if subdirectory else ""
-        reference = _reference(name, url, pinned, metadata)
+        repository = Repository(address)
+        pinned = f"{GIT}{repository.url}@{repository.commit_of(ref, self._mirrors)}"
+        pinned += f"#subdirectory={subdirectory.strip('/')}" if subdirectory else ""
+        reference = self._of_tree(name, url, pinned, version_of_ref(ref))
         stored.replace(record, _encoder.encode(reference))
         return reference
+
+    def _of_tree(self, name: str, url: str, pinned: str, tag: str = "") -> Reference:
+        """Store the sdist of a commit or a directory in the cache, where builds look for it."""
+        with source_tree(pinned, self._mirrors) as top, TemporaryDirectory() as folder:
+            metadata = tree_metadata(top, _shown(url), tag)
+            release = f"{name.replace('-', '_')}-{metadata.version}"
+            packed = folder.root / f"{release}.tar.gz"
+            with packed.open("wb") as file:
+                pack_directory(top, file, release)
+            return _reference(name, url, pinned, metadata, packed.name, digest=keep_sdist(packed).sha256)
 
     def _record(self, url: str) -> Path:
         key = hashlib.sha256(url.encode()).hexdigest()
@@ -225,15 +235,3 @@ def _read_record(path: Path, url: str) -> Reference | None:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     return known if known.url == url else None
-
-
-def _static(files: Mapping[str, bytes], shown: str) -> Metadata:
-    """Return the static metadata of a source tree, given a few of its files."""
-    with TemporaryDirectory() as directory:
-        for name, content in files.items():
-            (directory.root / name).write_bytes(content)
-        try:
-            return static_metadata(directory.root)
-        except UsageError as error:
-            message, hint = (text.replace(str(directory.root), shown) for text in (error.message, error.hint))
-            raise UsageError(message, hint=hint) from None

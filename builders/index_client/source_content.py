@@ -54,17 +54,13 @@ _LARGEST_UNPACKED = 1 << 28  # bytes of all members that are read
 _UNREAD = Content(
     "",
     "there is no wheel, and the source was not read",
-    source=SourceClass(
-        "unread", f"it is a commit, a directory, or larger than {_LARGEST_SOURCE // 1_000_000} MB"
-    ),
+    source=SourceClass("unread", f"it is larger than {_LARGEST_SOURCE // 1_000_000} MB"),
 )
-"""The content of a commit, a directory and a large sdist."""
+"""The content of a large sdist."""
 
 
 def read(file: File, local: Path | None, transport: Transport) -> Content | None:
     """Read a wheel as far as `builders.gpu.content` allows, or a small sdist; `local` is it if it is here."""
-    if file.url.startswith("git+") or (local is not None and local.is_dir()):
-        return _UNREAD
     is_wheel = file.name.endswith(".whl")
     if not is_wheel and (not file.name.endswith((".tar.gz", ".zip")) or file.size > _LARGEST_SOURCE):
         return _UNREAD
@@ -108,7 +104,7 @@ def read_source(filename: str, content: BinaryIO) -> Content:
     content.seek(0)
     with TemporaryDirectory() as directory:
         top = directory.root / "source"
-        compiled = _unpack(filename, content, top)
+        compiled = unpack_scripts(filename, content, top)
         try:
             facts = learn_source(top)
         except UsageError as error:
@@ -128,7 +124,7 @@ def read_source(filename: str, content: BinaryIO) -> Content:
     return replace(_judge(filename, compiled, scripts, facts), source=source, recipes=recipes)
 
 
-def _unpack(filename: str, content: BinaryIO, top: Path) -> list[str]:
+def unpack_scripts(filename: str, content: BinaryIO, top: Path) -> list[str]:
     """Write the files that say something about the build; return the paths of all compiled ones.
 
     The files of others, such as tests, are left empty: that they exist is all that matters.

@@ -11,21 +11,21 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.learning import LearnedFacts
-from builders.network.download import download
+from builders.network.download import keep_sdist
 from builders.network.git import Repository, fetch_git, is_commit, split_reference
+from builders.network.source_tree import pack_directory
 from builders.source_facts.facts import SourceFacts
-from builders.source_facts.reading import learn_source
+from builders.source_facts.reading import learn_release, learn_source
 from builders.source_facts.recipe_draft import components_of, draft_rows, gaps_of, version_of_ref
-from builders.sources import Downloads, fetch_sdist, pack_directory, unpack_sdist, without_password
-from builders.sources.source import sdist_path
-from builders.storage.files import sha256_of
+from builders.sources import fetch_sdist, unpack_sdist, without_password
+from builders.storage.files import sdist_path
 from builders.storage.lease import TemporaryDirectory
 from resolver.compiling.problem import is_prerelease
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts import schema
 from resolver.facts.schema import Git, Sdist
 from resolver.requirements import parse_requirement, required_name
-from resolver.versions import is_version, specifier_or_none
+from resolver.versions import specifier_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -168,17 +168,19 @@ def _of_git(text: str, version: str, mirrors: Mapping[str, str], *, offline: boo
     with TemporaryDirectory() as directory:
         top = directory.root / "source"
         fetched.checkout(top, directory.root / "git.log")
-        facts = _learned(top, version or version_of_ref(ref), without_password(text))
+        facts = learn_release(top, without_password(text), version, version_of_ref(ref))
     shown = f"{without_password(repository.url)}@{commit}"
     return Origin(facts, pin, shown, shown, size=fetched.size)
 
 
 def _of_directory(path: Path, version: str) -> Origin:
-    facts = _learned(path, version, str(path))
+    facts = learn_release(path, str(path), version)
     with TemporaryDirectory() as directory:
-        archive = directory.root / f"{facts.name.replace('-', '_')}-{facts.version}.tar.gz"
-        pack_directory(path, archive)
-        pin = _keep(archive)
+        name = f"{facts.name.replace('-', '_')}-{facts.version}"
+        archive = directory.root / f"{name}.tar.gz"
+        with archive.open("wb") as file:
+            pack_directory(path, file, name)
+        pin = keep_sdist(archive)
     note = (
         f"The sdist of {path} is in the cache of this machine only; publish it before others use the draft."
     )
@@ -190,10 +192,10 @@ def _of_directory(path: Path, version: str) -> Origin:
 def _of_archive(path: Path, version: str) -> Origin:
     try:
         with _unpacked(path) as top:
-            facts = _learned(top, version, str(path))
+            facts = learn_release(top, str(path), version)
     except SourceError as error:
         raise SourceError(error.message, hint="Name another file.") from None
-    pin = _keep(path)
+    pin = keep_sdist(path)
     note = f"{path.name} is in the cache of this machine only; publish it before others use the draft."
     return Origin(facts, pin, path.name, f"{pin.file} sha256:{pin.sha256}", size=_size(pin), note=note)
 
@@ -252,21 +254,6 @@ def _with_metadata(facts: SourceFacts, version: str, metadata: Metadata | None, 
     return replace(facts, name=name, version=version, requires=requires, requires_python=python)
 
 
-def _learned(top: Path, version: str, shown: str) -> SourceFacts:
-    """Return the facts in a source; its name and version must be known."""
-    if version and not is_version(version):
-        raise UsageError(f"{version!r} is not a valid version (PEP 440).")
-    facts = learn_source(top)
-    facts = replace(facts, version=version) if version else facts
-    if not facts.name or required_name(facts.name) != facts.name:
-        msg = f"{shown} does not state a valid name, or computes its name."
-        raise UsageError(msg, hint="Make an sdist (`python -m build --sdist`), and name that file.")
-    if not facts.version:
-        msg = f"{shown} computes its version, so it cannot be read without running its code."
-        raise UsageError(msg, hint="State the version: --release VERSION.")
-    return facts
-
-
 @contextmanager
 def _unpacked(archive: Path) -> Iterator[Path]:
     with TemporaryDirectory() as directory:
@@ -275,10 +262,3 @@ def _unpacked(archive: Path) -> Iterator[Path]:
 
 def _size(pin: Sdist) -> int:
     return sdist_path(pin).stat().st_size
-
-
-def _keep(archive: Path) -> Sdist:
-    """Store an sdist in the cache, from which builds read it, and return its pin."""
-    pin = Sdist(archive.name, sha256_of(archive))
-    download(archive.resolve().as_uri(), sdist_path(pin), pin.sha256, Downloads({}))
-    return pin

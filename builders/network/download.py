@@ -17,11 +17,21 @@ from threading import Event, Lock
 from typing import IO, TYPE_CHECKING
 
 from builders.constants import MISSING_CODES
+from builders.network.source_tree import is_tree, pack_directory, source_tree
 from builders.network.urls import NETWORK_HINT, local_path, mirrored, package_sources, without_password
-from builders.storage.files import cache_root, create_file, flush, make_directories, make_read_only, sha256_of
+from builders.storage.files import (
+    cache_root,
+    create_file,
+    flush,
+    make_directories,
+    make_read_only,
+    sdist_path,
+    sha256_of,
+)
 from builders.storage.io_errors import explain_cache_errors
 from builders.storage.lease import exclusive_lock
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
+from resolver.facts.schema import Sdist
 from resolver.reporter import SILENT
 
 if TYPE_CHECKING:
@@ -70,6 +80,8 @@ class Downloads:
 def download(url: str, target: Path, sha256: str, downloads: Downloads) -> None:
     """Download a file to its final path in the cache unless it is there; a ``file`` URL is copied.
 
+    A commit (``git+URL@COMMIT``) and a directory become the sdist whose hash is pinned.
+
     Without a hash, a partial download is not continued. Raise `MatrixError` if the file has another hash, and
     keep nothing of it; `SourceError` if it does not exist; `EnvironmentLacksError` if the network is missing,
     or the cache is not writable.
@@ -83,16 +95,23 @@ def download(url: str, target: Path, sha256: str, downloads: Downloads) -> None:
             downloads.count(path.stat().st_size)
         else:
             part.truncate(0)
-        _fetch(url, part, downloads)
+        _fetch(url, part, downloads, target.name)
         if resumed and sha256_of(path) != sha256:  # the server may have replaced the file in between
             part.truncate(0)
-            _fetch(url, part, downloads)
+            _fetch(url, part, downloads, target.name)
         if sha256:
             check_hash(path, sha256, name=target.name, origin=mirrored(url, downloads.mirrors))
         make_directories(target.parent)
         flush(path)  # after a power failure, a file with its final name must have its content
         make_read_only(path)
         path.replace(target)
+
+
+def keep_sdist(archive: Path) -> Sdist:
+    """Store an sdist in the cache, from which builds read it, and return its pin."""
+    pin = Sdist(archive.name, sha256_of(archive))
+    download(archive.resolve().as_uri(), sdist_path(pin), pin.sha256, Downloads({}))
+    return pin
 
 
 @contextmanager
@@ -116,10 +135,16 @@ def _part_of(target: Path) -> Iterator[IO[bytes] | None]:
                 raise
 
 
-def _fetch(url: str, part: IO[bytes], downloads: Downloads) -> None:
+def _fetch(url: str, part: IO[bytes], downloads: Downloads, name: str) -> None:
     """Append the missing part of a file; continue after interrupted connections."""
     from builders.network.transport import RequestError, TooLargeReplyError
 
+    if is_tree(url, downloads.mirrors):
+        part.truncate(0)
+        with source_tree(url, downloads.mirrors) as tree:
+            pack_directory(tree, part, name.removesuffix(".tar.gz"))
+        part.flush()
+        return
     address = mirrored(url, downloads.mirrors)
     shown = without_password(address)
     path = local_path(address)

@@ -302,21 +302,6 @@ class Repository(msgspec.Struct, frozen=True):
         """Return the content of a file in a commit; None if the commit does not have it."""
         return self._output("cat-file", "blob", f"{commit}:{path}")
 
-    def archive(self, commit: str, directory: str, prefix: str, target: Path) -> None:
-        """Write the files of a commit, or of one of its directories, into an archive.
-
-        Raise `SourceError` if the commit has submodules, which an archive does not contain.
-        """
-        if self.submodule_commits(commit):
-            msg = f"{without_password(self.url)} at {commit} has submodules, which an archive would lack."
-            source = f"git+{without_password(self.url)}@{commit}"
-            hint = (
-                f"Draft how to build it with `matrix recipe draft {source}`, and use `--catalog NAME.toml`."
-            )
-            raise SourceError(msg, hint=hint)
-        options = ["--format=tar.gz", f"--prefix={prefix}/", f"--output={target}"]
-        self._run(["archive", *options, f"{commit}:{directory}"])
-
     def tree_of(self, commit: str) -> str:
         """Return git's hash of the files of a commit."""
         return self._required("rev-parse", f"{commit}^{{tree}}").decode().strip()

@@ -47,7 +47,7 @@ class Extension(msgspec.Struct, frozen=True):
     sources: tuple[str, ...] = ()
     """The source files that the script names literally."""
     certain: bool = False
-    """Whether every build compiles it: no condition and no function call decides."""
+    """Whether every build compiles it: no condition, function or other build system decides."""
 
     @property
     def uses_gpu_compiler(self) -> bool:
@@ -194,6 +194,8 @@ class _Reader(ast.NodeVisitor):
         self._definitions.pop()
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        if any("sdist" in _last_name(base) for base in node.bases):
+            return  # a command that makes sdists: no build of a wheel executes it
         self._definitions.append(node.name)
         self.generic_visit(node)
         self._definitions.pop()
@@ -222,7 +224,7 @@ class _Reader(ast.NodeVisitor):
     def _add_call(self, node: ast.Call, function: str) -> None:
         if function == "setup":
             self._add_setup(node)
-        elif self._defines(function) and not any(map(_is_extension, self._definitions)):
+        elif self._defines(function):
             self._add_extension(node, function)
         elif function == "cythonize":
             self._add_cython(node)
@@ -290,11 +292,20 @@ class _Reader(ast.NodeVisitor):
     def _add_extension(self, node: ast.Call, function: str) -> None:
         keywords = {keyword.arg: keyword.value for keyword in node.keywords}
         argument = keywords.get("name") or (node.args[0] if node.args else None)
-        if argument is None or isinstance(argument, ast.Starred):
+        if isinstance(argument, ast.Starred) or not (argument or None in keywords):
             return
-        name = self._name(argument)
+        is_class = function in self._aliases or function[:1].isupper()
+        name = (
+            self._name(argument) if is_class and argument else None
+        )  # a function may add the package to the name
+        if name is None and any(map(_is_extension, self._definitions)):
+            return  # a function that makes extensions of the names that its callers state
         sources = keywords.get("sources") or (node.args[1] if len(node.args) > 1 else None)
         is_reached = self._in_setup or not self._definitions
+        # CMake, or whatever else compiles an extension without sources, may leave it out (horovod).
+        is_reached = (
+            is_reached and sources is not None and not (isinstance(sources, ast.List) and not sources.elts)
+        )
         self.script.extensions.append(
             Extension(
                 (name or "").replace("/", "."),
@@ -353,8 +364,8 @@ class _Reader(ast.NodeVisitor):
             return self._files(self._values[node.id], depth + 1)
         if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp):
             return self._comprehended(node, depth + 1)
-        if self._is_path(node):
-            return []  # only a part of the path is known
+        if self._is_path(node) or isinstance(node, ast.IfExp):
+            return []  # only a part of the path is known, or a condition decides
         children = self._items(node, depth) if isinstance(node, ast.Subscript) else []
         children = children or [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
         return [file for child in children for file in self._files(child, depth + 1)]

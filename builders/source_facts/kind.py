@@ -5,8 +5,9 @@ A source is *for CUDA only* if what it compiles requires CUDA in every build, an
 - it compiles nothing, and all shared objects in it need libraries of CUDA;
 - its script stops if torch is not for CUDA;
 - its first CMake file requires the language or the toolkit of CUDA, and no build file mentions ROCm;
-- an extension module that every build compiles includes a header of CUDA, or has code that torch does not
-  translate: PTX, CUTLASS, WMMA. torch translates the other CUDA code of its extensions (torch.utils.hipify).
+- an extension module that every build compiles alike includes a header of CUDA, or its kernels have code
+  that torch does not translate: PTX, CUTLASS, WMMA. torch translates the other CUDA code of its extensions
+  (torch.utils.hipify).
 
 A condition around any of these may be false, so it is no evidence; nor is anything in a source that mentions
 HIP. The build of such a source shows the rest.
@@ -109,9 +110,10 @@ def _compiled_for_cuda(top: Path, facts: SourceFacts, own: Sequence[Path]) -> st
         headers.setdefault(path.name, []).append(path)
     for extension in facts.extensions:
         is_translated = extension.kind in {"CUDAExtension", "CppExtension"}
-        names = _NOT_TRANSLATED if is_translated else _TOOLKIT
-        files = [top / name for name in extension.sources if (top / name).is_file()]
-        if extension.certain and (where := _needs_header(top, files, headers, names)):
+        names, suffix = (_NOT_TRANSLATED, ".cu") if is_translated else (_TOOLKIT, "")
+        files = [top / name for name in extension.sources if name.endswith(suffix) and (top / name).is_file()]
+        is_certain = extension.certain and " or " not in extension.kind
+        if is_certain and (where := _needs_header(top, files, headers, names)):
             return f"{extension.name or extension.where} is compiled from {where}"
     return ""
 

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from packaging.metadata import parse_email
+from packaging.requirements import InvalidRequirement, Requirement
 
-from builders.pyproject import FILE, PyProject, read_pyproject
+from builders.pyproject import FILE, PyProject, read_pyproject, static_metadata
 from builders.source_facts.build_script import BuildScript, BuildVariable, Extension, read_script
 from builders.source_facts.facts import CMake, SourceFacts
 from builders.source_facts.kind import classify
 from resolver.errors import UsageError
+from resolver.indexes import Metadata
 from resolver.requirements import normalize_name, required_name
-from resolver.versions import is_version, specifier_or_none
+from resolver.versions import is_version, join_words, specifier_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -71,9 +73,21 @@ _ASKS = {
     "CUDA_HOME": "the effect of CUDA_HOME, which torch sets to None for ROCm",
 }
 """Names in a script whose effect depends on the machine, each with the gap to report."""
+_HOOKS = (
+    "poetry.build",
+    "poetry.build.script",
+    "hatch.build.hooks.custom.path",
+    "hatch.build.targets.wheel.hooks.custom.path",
+    "pdm.build.custom-hook",
+)
+"""Keys of ``[tool]`` in ``pyproject.toml`` that name a script that the build backend executes."""
 _COMMENT = re.compile(r"#.*")
 _MENTIONS_HIP = re.compile(rb"USE_ROCM|__HIP|version\.hip|IS_HIP_EXTENSION|hip/hip_|hip_runtime|\bhipcc\b")
 _SUBMODULE = re.compile(r"^\s*path\s*=\s*(\S+)\s*$", re.MULTILINE)
+_STATE_VERSION = (
+    "A build would compute it. State it in [project] of its pyproject.toml, name a tag such as v1.2 of its "
+    "git repository, or draft a recipe: `matrix catalog draft {shown} --release VERSION`."
+)
 _VERSION_LINE = re.compile(r"^__version__\s*(?::\s*\w+\s*)?=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 
 
@@ -87,7 +101,7 @@ def learn_source(top: Path) -> SourceFacts:
     cmake, of_cmake = _read_cmake(top, scripts, document)
     build = "\n".join(_COMMENT.sub("", _read(top / name)) for name in (*_paths(scripts), *cmake.files))
     files = _count_files(top)
-    extensions = (*(row for script in scripts for row in script.extensions), *_in_pyproject(document))
+    extensions = (*_in_packages(scripts), *_in_pyproject(document))
     variables = [variable for script in scripts for variable in script.variables] + of_cmake
     if any(name.endswith("CUDAExtension") for script in scripts for name in script.names):
         variables.append(BuildVariable("PYTORCH_ROCM_ARCH", "", "torch.utils.cpp_extension"))
@@ -135,6 +149,55 @@ def learn_source(top: Path) -> SourceFacts:
     return replace(facts, source=classify(top, facts, [*_own_files(top, sys.maxsize)]))
 
 
+def is_requirement(text: str) -> bool:
+    """Return whether a text is a valid requirement (PEP 508)."""
+    try:
+        Requirement(text)
+    except InvalidRequirement:
+        return False
+    return True
+
+
+def learn_release(top: Path, shown: str, version: str = "", tag: str = "") -> SourceFacts:
+    """Return the facts in a source whose name and version are known.
+
+    `shown` is the source in messages. `version` is that which the user states for it, and `tag` that of a
+    source that computes it. Raise `UsageError` if
+    the name or the version cannot be read.
+    """
+    if version and not is_version(version):
+        raise UsageError(f"{version!r} is not a valid version (PEP 440).")
+    try:
+        facts = learn_source(top)
+    except UsageError as error:
+        raise error.changed(message=error.message.replace(str(top), shown)) from None
+    facts = replace(facts, version=version or facts.version or tag)
+    if not facts.name or required_name(facts.name) != facts.name:
+        msg = f"{shown} does not state a valid name, or computes its name."
+        raise UsageError(msg, hint="Make an sdist (`python -m build --sdist`), and name that file.")
+    if not facts.version:
+        msg = f"{shown} computes its version, so it cannot be read without running its code."
+        raise UsageError(msg, hint=_STATE_VERSION.format(shown=shown))
+    return facts
+
+
+def tree_metadata(top: Path, shown: str, tag: str = "") -> Metadata:
+    """Return the metadata of a source tree as far as its files state them; see `learn_release`."""
+    metadata = static_metadata(top / FILE)
+    if metadata is not None:
+        return metadata
+    facts = learn_release(top, shown, tag=tag)
+    metadata = static_metadata(top / FILE, facts.version)
+    if metadata is not None:
+        return metadata
+    python = facts.requires_python if specifier_or_none(facts.requires_python) is not None else ""
+    read = join_words(facts.read, joiner="and") or FILE
+    requires = tuple(filter(is_requirement, facts.requires))
+    return Metadata(
+        facts.name, facts.version, requires, requires_python=python, source=f"its {read}", dynamic=True
+    )
+
+
 def has_extensions(top: Path) -> bool:
     """Return whether the build of a source tree compiles something, as far as is known.
 
@@ -166,6 +229,15 @@ def _compiling_backend(document: PyProject) -> bool:
     return backend in {"scikit_build_core", "mesonpy", "maturin", "skbuild"}
 
 
+def _in_packages(scripts: Sequence[BuildScript]) -> Iterator[Extension]:
+    """Yield the extension modules of the scripts, in the package that ``setup(ext_package=...)`` names."""
+    package = next(filter(None, (_literal(script, "ext_package") for script in scripts)), "")
+    is_computed = any("ext_package" in script.computed for script in scripts)
+    for extension in (row for script in scripts for row in script.extensions):
+        name = f"{package}.{extension.name}" if package and extension.name else extension.name
+        yield replace(extension, name="" if is_computed else name)
+
+
 def _in_pyproject(document: PyProject) -> Iterator[Extension]:
     """Yield the extension modules that ``[tool.setuptools]`` lists."""
     setuptools = document.tool.get("setuptools", {})
@@ -188,7 +260,16 @@ def _entry_scripts(top: Path, document: PyProject) -> list[str]:
         for folder in document.build_system.backend_path
         for name in (f"{module}.py", f"{module}/__init__.py")
     )
-    return [name for name in ("setup.py", "hatch_build.py", *backends) if (top / name).is_file()]
+    hooks = filter(None, (_text_at(document.tool, *keys.split(".")) for keys in _HOOKS))
+    names = dict.fromkeys(("setup.py", "hatch_build.py", "pdm_build.py", *hooks, *backends))
+    return [name for name in names if (top / name).is_file()]
+
+
+def _text_at(table: object, *keys: str) -> str:
+    """Return the text at a path of keys in nested tables; empty if there is none."""
+    for key in keys:
+        table = table.get(key) if isinstance(table, dict) else None
+    return table if isinstance(table, str) else ""
 
 
 def _read_scripts(top: Path, document: PyProject) -> list[BuildScript]:

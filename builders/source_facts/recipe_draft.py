@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, get_args
 
-from packaging.requirements import InvalidRequirement, Requirement
-
+from builders.source_facts.reading import is_requirement
 from resolver.facts.catalog_files import row_to_toml
 from resolver.facts.schema import PLATFORM, SCHEMA, Backend, Git, Package, Recipe, Release, Requires, Sdist
 from resolver.requirements import required_name, split_marker
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Row, Status
 
-MARK = "# Drafted by `matrix recipe draft`, which replaces files that begin with this line."
+MARK = "# Drafted by `matrix catalog draft`, which replaces files that begin with this line."
 _SEPARATORS = {"HCC_AMDGPU_TARGET": "{gfx:,}"}
 """Variables whose list of GPU architectures is not separated by semicolons."""
 _GPU_SWITCH = re.compile(
@@ -109,7 +108,7 @@ def gaps_of(facts: SourceFacts) -> list[str]:
     gaps += [
         f"the meaning of {text!r}, which is not a valid requirement"
         for text in (*facts.declared, *facts.undeclared)
-        if not _is_valid(text)
+        if not is_requirement(text)
     ]
     compilers = [name for name in ("CC", "CXX") if name in facts.sets]
     if compilers:
@@ -201,9 +200,11 @@ def _recipe(facts: SourceFacts, backend: Backend, source: str) -> Recipe:
         releases=f"=={facts.version}",
         backend=backend,
         declared=tuple(
-            "torch" if required_name(text) == "torch" else text for text in facts.declared if _is_valid(text)
+            "torch" if required_name(text) == "torch" else text
+            for text in facts.declared
+            if is_requirement(text)
         ),
-        undeclared=tuple(filter(_is_valid, facts.undeclared)),
+        undeclared=tuple(filter(is_requirement, facts.undeclared)),
         match_runtime=("torch",) if facts.builds_with_torch else (),
         environment=environment,
         must_contain=tuple(_objects(facts, backend)),
@@ -215,14 +216,6 @@ def _recipe(facts: SourceFacts, backend: Backend, source: str) -> Recipe:
         source=source,
         note=note,
     )
-
-
-def _is_valid(requirement: str) -> bool:
-    try:
-        Requirement(requirement)
-    except InvalidRequirement:
-        return False
-    return True
 
 
 def _environment(facts: SourceFacts, backend: Backend) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,6 @@ from builders.sources.fetch import (
     fetch_all,
     fetch_file,
     fetch_published,
-    pack_directory,
 )
 from builders.sources.source import Source, fetch_sdist, index_url, obtain, patches_of, unpack_sdist
 
@@ -27,7 +26,6 @@ __all__ = [
     "index_url",
     "mirrored",
     "obtain",
-    "pack_directory",
     "patches_of",
     "unpack_sdist",
     "without_password",

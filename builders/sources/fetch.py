@@ -6,9 +6,7 @@ reads. If they differ, the lock does not describe what is installed.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -22,18 +20,15 @@ from packaging.utils import canonicalize_name
 from builders.constants import CONNECTIONS, MISSING_CODES
 from builders.index_client.metadata import parse, read
 from builders.network.download import Downloads, check_hash, download
-from builders.network.git import Repository
 from builders.network.urls import (
     NETWORK_HINT,
     OFFLINE_HINT,
-    git_commit,
     local_path,
     mirrored,
     without_password,
 )
 from builders.sources.source import obtain, patches_of
-from builders.storage.files import cached_file, temporary_sibling
-from builders.storage.io_errors import explain_cache_errors
+from builders.storage.files import cached_file
 from builders.wheels.wheel import LARGEST_METADATA, DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.reporter import SILENT, Reporter
@@ -49,7 +44,6 @@ if TYPE_CHECKING:
     from resolver.model import Distribution, Resolution
 
 
-_NOT_SOURCE = {".git", ".venv", "build", "dist", "venv"}
 _LARGE = 50 * 2**20  # bytes of a file whose download is reported
 
 
@@ -206,15 +200,11 @@ class FetchResult(msgspec.Struct):
 def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bool:
     """Put a file of a lock into the cache unless it is there; return whether it was written.
 
-    The hash of a cached file is checked again. A commit becomes an sdist; so does a directory, every time. A
+    The hash of a cached file is checked again. A
     file of this machine without a hash must have the metadata of a distribution.
     Errors are those of `download`, `check_hash` and `check_metadata`.
     """
     target = cached_file(file)
-    commit, directory = git_commit(file.url), local_path(file.url)
-    if directory is not None and directory.is_dir():
-        pack_directory(directory, target)
-        return True
     if target.exists():
         if file.sha256:
             check_hash(target, file.sha256, name=file.name, origin=f"the cache ({target.parent})")
@@ -222,43 +212,13 @@ def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bo
     if offline:
         msg = f"{file.name} is not in the cache, and --offline is set."
         raise EnvironmentLacksError(msg, hint=OFFLINE_HINT)
-    if commit:
-        _pack_commit(file.url, *commit, target, downloads.mirrors)
-    else:
-        path = local_path(mirrored(file.url, downloads.mirrors))
-        if path is not None and path.is_file() and not file.sha256:
-            # A directory of others may have a link to a private file under the name of a wheel.
-            read(file, path, downloads.transport)
-        download(file.url, target, file.sha256, downloads)
-        check_metadata(file, target, downloads)
+    path = local_path(mirrored(file.url, downloads.mirrors))
+    if path is not None and path.is_file() and not file.sha256:
+        # A directory of others may have a link to a private file under the name of a wheel.
+        read(file, path, downloads.transport)
+    download(file.url, target, file.sha256, downloads)
+    check_metadata(file, target, downloads)
     return True
-
-
-def _pack_commit(url: str, repository: str, commit: str, target: Path, mirrors: Mapping[str, str]) -> None:
-    source = Repository(repository)
-    source.ensure(commit, mirrors)
-    directory = url.partition("#subdirectory=")[2]
-    with explain_cache_errors(), temporary_sibling(target) as temporary:
-        source.archive(commit, directory, target.name.removesuffix(".tar.gz"), temporary)
-        temporary.replace(target)
-
-
-def pack_directory(directory: Path, target: Path) -> None:
-    """Write a source tree into an sdist; the same files give the same bytes."""
-    with explain_cache_errors(), temporary_sibling(target) as temporary:
-        with (
-            temporary.open("wb") as file,
-            gzip.GzipFile("", "wb", fileobj=file, mtime=0) as compressed,
-            tarfile.open(fileobj=compressed, mode="w") as archive,
-        ):
-            for path in sorted(directory.iterdir()):
-                if path.name not in _NOT_SOURCE:
-                    archive.add(
-                        path,
-                        f"{target.name.removesuffix('.tar.gz')}/{path.name}",
-                        filter=lambda member: None if member.name.endswith("/__pycache__") else member,
-                    )
-        temporary.replace(target)
 
 
 def fetch_published(

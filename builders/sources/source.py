@@ -20,7 +20,7 @@ from builders.machine.process import run
 from builders.network.download import MIRROR_HINT, Downloads, check_hash, download
 from builders.network.git import CachedCommit, fetch_git, git_environment, require_git
 from builders.network.urls import OFFLINE_HINT, configured_index, pip_configuration, without_password
-from builders.storage.files import TEMPORARY_PREFIX, cache_root, sha256_of
+from builders.storage.files import TEMPORARY_PREFIX, sdist_path, sha256_of
 from builders.storage.io_errors import explain_io_errors
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, SourceError
 from resolver.facts.schema import NETWORK_PLUGIN
@@ -92,11 +92,6 @@ def fetch_sdist(
     url = url or _file_url(project, pin.file, index_url(), mirrors)
     download(url, target, pin.sha256, Downloads(mirrors))
     return target
-
-
-def sdist_path(pin: Sdist) -> Path:
-    """Return the path of a pinned sdist in the cache, whether or not it exists."""
-    return cache_root() / "sources" / pin.sha256[:16] / pin.file
 
 
 def index_url() -> str:

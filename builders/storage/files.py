@@ -21,6 +21,7 @@ from builders.constants import DISK_FULL
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from resolver.facts.schema import Sdist
     from resolver.indexes import File
 
 
@@ -240,6 +241,11 @@ def cache_root() -> Path:
     """Return ``$XDG_CACHE_HOME/matrix`` (XDG Base Directory Specification 0.8; ``~/.cache/matrix``)."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "matrix"
+
+
+def sdist_path(pin: Sdist) -> Path:
+    """Return the path of a pinned sdist in the cache, whether or not it exists."""
+    return cache_root() / "sources" / pin.sha256[:16] / pin.file
 
 
 def cached_file(file: File) -> Path:

@@ -109,7 +109,8 @@ def _around(line: bytes, position: int) -> str:
 
 ERROR = (
     r"(?i:\berror:)|fatal error|\w(?:Error|Exception)\b:|undefined (?:reference|symbol)|cannot find -l"
-    r"|command not found|No such file or directory|No space left|\bKilled\b"
+    r"|command not found|No such file or directory|\bKilled\b"
+    r"|No space left|Disk quota exceeded|File too large"
     r"|CMake Error at|^\s*Could not find"  # CMake writes the reason into the lines after the place
 )
 """Pattern of a line that may be an error."""

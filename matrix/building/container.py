@@ -336,7 +336,8 @@ def plan_text(title: str, steps: Iterable[StepResult], space: Iterable[Space], s
         (step.name, f"{step.detail}{' (up to date)' if step.state == 'up to date' else ''}") for step in steps
     ]
     needs = [
-        f"  {format_size(need.needed)} for {need.purpose} in {need.directory} ({format_size(need.free)} free)"
+        f"  {format_size(need.needed)} for {need.purpose} in {need.directory} ({format_size(need.free)} free"
+        f"{': not enough' if need.free < need.needed else ''})"
         for need in space
         if need.needed
     ]

@@ -50,6 +50,7 @@ from matrix.command_line.options import (
 )
 from matrix.commands import build_wheels, check, env
 from matrix.consumers.shared.installation import Installation, write_files
+from matrix.consumers.shared.requirements import require_torch_of_image
 from matrix.farm import fetch
 from matrix.input.facts_file import Draft
 from matrix.input.locking import (
@@ -73,7 +74,7 @@ from resolver.model import Conflict
 from resolver.reporter import SILENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
     from builders.building.plan import Task
@@ -119,8 +120,8 @@ def add_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     add_request_options(parser)
 
 
-def make(context: Context, maker: Maker) -> int:
-    """Make the result, or only print the plan; return the exit code."""
+def make(context: Context, maker: Maker, prepared: Callable[[Context], Context] = lambda same: same) -> int:
+    """Make the result, or only print the plan; return the exit code. `prepared` adds options to good ones."""
     args, console = context.args, context.console
     container = Container(args.out, maker)
     container.check()
@@ -128,6 +129,7 @@ def make(context: Context, maker: Maker) -> int:
         check_batch_options(args)
     if not context.lock_path.exists():
         require_requirements(context.settings)
+    context = prepared(context)
     if args.dry_run:
         return _Work(context, container).run()
     container.create_folder()
@@ -211,8 +213,8 @@ class _Work:
     def _resolve(self) -> int:
         """Choose versions, unless the lock answers the request; return the exit code."""
         path, step = self.context.lock_path, self.steps["resolve"]
-        # without requirements, the lock is the request
-        earlier = read_earlier(path, required=not self._asks)
+        is_request = not self.context.settings.has_requirements
+        earlier = read_earlier(path, required=is_request)
         if earlier is not None and self._is_answered_by(earlier):
             check_sources(earlier, self.context.settings, self.context.catalog, SILENT)
             self._use(earlier)
@@ -242,17 +244,12 @@ class _Work:
         self._use(earlier if earlier is not None and is_valid else with_cached_digest(answer))
         return 0
 
-    @property
-    def _asks(self) -> bool:
-        """Whether the user names requirements."""
-        return self.context.settings.has_requirements
-
     def _is_answered_by(self, lock: Resolution) -> bool:
         """Return whether a lock is an answer to the request, so that nothing must be resolved again."""
         context, settings = self.context, self.context.settings
         if settings.upgrade or context.inputs.hashes or (lock.left_open and not settings.offline):
             return False
-        if not self._asks:
+        if not settings.has_requirements:  # the lock is the request
             same_target(lock, context.args, context.with_lock(lock).catalog_of_lock)
             return True
         request = context.request()
@@ -282,13 +279,10 @@ class _Work:
         context, built = self._options_of(fetch, wheelhouse=wheelhouse), self._built_wheels()
         if wheelhouse is not None:
             ours = [path.name for paths in built.values() for path in paths]
-            self.container.prune(
-                [*(pick.files[0].name for pick in self.lock.distributions if pick.files), *ours]
-            )
+            published = (pick.files[0].name for pick in self.lock.distributions if pick.files)
+            self.container.prune([*published, *ours])
             for other in (path for name in ours for path in fetch.other_builds(wheelhouse, name)):
-                msg = (
-                    f"{other} is another build of a wheel of the lock, and was not put there by this command."
-                )
+                msg = f"{other} is another build of a wheel of the lock. This command did not put it there."
                 raise UsageError(msg, hint="Move it away: pip could install it instead.")
         result = fetch.fetch_lock(context, built)
         fetch.report_problems(result, self.console)
@@ -308,19 +302,13 @@ class _Work:
                 raise
             self.lacks.append(error)
             tasks, times = [], build_times(lock, self._of_lock.catalog_of_lock, args.index)
-            self.wheels = [
-                TaskState(
-                    key="unknown",
-                    name=pick.name,
-                    version=pick.pinned,
-                    state="to build",
-                    why="the base image is not on this machine",
-                    cores=time.cores,
-                    seconds=None if time.source == "guess" else round(time.seconds, 1),
-                    seconds_from=time.source,
-                )
-                for pick, time in ((pick, times[pick.name]) for pick in lock.built())
-            ]
+            self.wheels, why = [], "the base image is not on this machine"
+            for pick in lock.built():
+                version, time = pick.pinned, times[pick.name]
+                wheel = TaskState(key="unknown", name=pick.name, version=version, state="to build", why=why)
+                wheel.cores, wheel.seconds_from = time.cores, time.source
+                wheel.seconds = None if time.source == "guess" else round(time.seconds, 1)
+                self.wheels.append(wheel)
         return tasks
 
     def _build(self, tasks: Sequence[Task]) -> int:
@@ -378,17 +366,13 @@ class _Work:
         lock = self.lock
         catalogs = list(dict.fromkeys([*self.context.settings.catalog, self._facts_path]))
         self.context = self.context.with_options(catalog=catalogs, upgrade=None)
-        settings, inputs = self.context.settings, self.context.inputs
+        settings, inputs, today = self.context.settings, self.context.inputs, self.context.today
         files = facts_files(overlays(settings))
         request = replace(lock.request, catalogs=tuple(catalogs), facts_files=files)
+        earlier = replace(lock, request=request)
+        catalog = catalog_with_image_of(lock, self.context.lock_path, settings)
         answer = resolve_settings(
-            settings,
-            catalog_with_image_of(lock, self.context.lock_path, settings),
-            self.context.today,
-            inputs,
-            request=request,
-            earlier=replace(lock, request=request),
-            reporter=self.console,
+            settings, catalog, today, inputs, request=request, earlier=earlier, reporter=self.console
         )
         return self._store(answer, None)
 
@@ -406,14 +390,12 @@ class _Work:
             return 0
         self._start("env", f"write the files into {_shown(container.folder)}")
         files, installation, findings = self._emit()
-        wheelhouse = None
         if installation.incomplete:
             self.console.warning(installation.incomplete)
+        elif code := self._fetch_with(container.wheelhouse):
+            return code
         else:
-            wheelhouse = container.wheelhouse
-            if code := self._fetch_with(wheelhouse):
-                return code
-            files, installation, findings = self._emit(wheelhouse)
+            files, installation, findings = self._emit(container.wheelhouse)
         paths = write_files(files, container.folder, named=False)
         for finding in findings:
             self.console.warning(str(finding))
@@ -438,14 +420,11 @@ class _Work:
     def _srun(self) -> list[str]:
         """Return the words that start the tool on a compute node where login nodes are too small for it."""
         job = self.container.maker.job
-        if not (job and self._is_lumi and self._is_login_node and self._in_jobs):
+        is_lumi = self.lock.target.site.startswith("lumi")
+        if not (job and is_lumi and self._is_login_node and self._in_jobs):
             return []
         account = self.context.settings.account
         return ["srun", *(["-A", account] if account else []), *job]
-
-    @property
-    def _is_lumi(self) -> bool:
-        return self.lock.target.site.startswith("lumi")
 
     # 6. Verify, and replace the older container.
 
@@ -544,19 +523,16 @@ class _Work:
             title = f"{name}: {chosen_text(self.lock)}{image}"
             self.console.data(plan_text(title, self.steps.values(), self.space, self.console.out))
             self.console.flush()
-        for need in self.space:
-            if need.free < need.needed:
-                self.console.warning(
-                    f"{need.directory} has {format_size(need.free)} free, but {need.purpose} need at "
-                    f"least {format_size(need.needed)}."
-                )
 
     def _lacks(self) -> Iterator[MatrixError]:
         """Yield what is missing for the remaining steps."""
         maker = self.container.maker
+        if maker.run is not None:
+            require_torch_of_image(Installation(self.lock), "venv")
         if not self.container.program:
             msg = f"{' or '.join(maker.programs)} is not on PATH."
-            get = f"Run `module load {maker.module}`, then" if self._is_lumi else f"{maker.install} Then run"
+            is_lumi = self.lock.target.site.startswith("lumi")
+            get = f"Run `module load {maker.module}`, then" if is_lumi else f"{maker.install} Then run"
             yield EnvironmentLacksError(msg, hint=f"{get} the same command again.")
         needs_jobs = self._srun() or any(wheel.state == "to build" for wheel in self.wheels)
         if not (needs_jobs and self._in_jobs):

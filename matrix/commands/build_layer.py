@@ -41,18 +41,42 @@ def execute(context: Context) -> int:
     """Run the command."""
     lock = context.args.lock or context.args.out.with_suffix(".lock")
     kept = context.settings.keep_installed or IMAGE
-    context = _moved(context.with_options(lock=lock, keep_installed=kept))
-    return work.make(_with_image(context), LAYER)
+    return work.make(context.with_options(lock=lock, keep_installed=kept), LAYER, _prepared)
 
 
-def _moved(context: Context) -> Context:
-    """Return a context with the request of the lock, if the command names another image and no requirement.
+def _prepared(context: Context) -> Context:
+    """Return a context with a base image: the requested one, that of the lock, or the site's for the request.
+
+    Everything in an image is known only if its file is read. So the image that the catalog's facts lead to is
+    named, and the request is resolved again with its content.
+    """
+    settings, dry_run = context.settings, context.args.dry_run
+    given, lock = settings.base_image, read_earlier(context.lock_path)
+    if given and is_sbom(Path(given)) and not dry_run:
+        msg = f"{given} is the list of an image's content, and a layer is installed in the image itself."
+        raise EnvironmentLacksError(msg, hint="Name the image with --base-image, or add --dry-run.")
+    if given:
+        return context if lock is None or settings.has_requirements else _moved(context, lock, given)
+    answer = context.resolve() if lock is None or (settings.has_requirements and not lock.image) else lock
+    image = answer.image if isinstance(answer, Resolution) else None
+    if image is None:
+        return context
+    if is_local(Path(image.path)):
+        return context.with_options(base_image=image.path)
+    if dry_run:
+        context.console.warning(
+            f"{image.name} is not on this machine. The plan uses only what the catalog records of it."
+        )
+        return context
+    msg = f"The base image {image.name} is not on this machine, so nothing can be installed over it."
+    raise EnvironmentLacksError(msg, hint="Name the file of an image that is: --base-image IMAGE.sif.")
+
+
+def _moved(context: Context, lock: Resolution, given: str) -> Context:
+    """Return a context with the request of the lock, for another image.
 
     ROCm, Python and torch are then those of the image, so requirements on ROCm and Python are left out.
     """
-    given, lock = context.settings.base_image, read_earlier(context.lock_path)
-    if not given or lock is None or context.settings.has_requirements:
-        return context
     if image_name(given, context.catalog) == lock.target.base_image:
         return context
     if lock.request.constraints or lock.request.overrides:
@@ -68,35 +92,3 @@ def _moved(context: Context) -> Context:
         name: value for name, value in values.items() if value and not getattr(context.args, name, True)
     }
     return context.with_options(**missing)
-
-
-def _with_image(context: Context) -> Context:
-    """Return a context with a base image: the requested one, that of the lock, or the site's for the request.
-
-    Everything in an image is known only if its file is read. So the image that the catalog's facts lead to is
-    named, and the request is resolved again with its content.
-    """
-    given = context.settings.base_image
-    if given and is_sbom(Path(given)) and not context.args.dry_run:
-        msg = f"{given} is the list of an image's content, and a layer is installed in the image itself."
-        raise EnvironmentLacksError(msg, hint="Name the image with --base-image, or add --dry-run.")
-    if given:
-        return context
-    lock = read_earlier(context.lock_path)
-    image = lock.image if lock else None
-    if image is None:
-        if not context.settings.has_requirements:
-            return context  # what is missing is said there
-        answer = context.resolve()
-        image = answer.image if isinstance(answer, Resolution) else None
-    if image is None:
-        return context
-    if is_local(Path(image.path)):
-        return context.with_options(base_image=image.path)
-    if context.args.dry_run:
-        context.console.warning(
-            f"{image.name} is not on this machine. The plan uses only what the catalog records of it."
-        )
-        return context
-    msg = f"The base image {image.name} is not on this machine, so nothing can be installed over it."
-    raise EnvironmentLacksError(msg, hint="Name the file of an image that is: --base-image IMAGE.sif.")

@@ -23,7 +23,7 @@ from matrix.command_line.options import (
 )
 from matrix.input.facts_file import Draft
 from matrix.input.settings import load_catalog, overlays
-from matrix.maintaining import learning, site_file
+from matrix.maintaining import drafting, learning, site_file
 from matrix.maintaining import update as updating
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from matrix.show.console import Console
     from resolver.facts.schema import Row
 
-SUMMARY = "list, check, learn and update the facts; write a site file"
+SUMMARY = "list, check, learn and update the facts; draft a recipe; write a site file"
 EXAMPLE = "matrix catalog check my-facts/"
 EXAMPLES = {
     "list": "matrix catalog list torch",
@@ -158,6 +158,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for action in (listing, check, learn, update):
         add_catalog(action)
         add_format(action)
+    add_command(actions, "draft", drafting)
     add_command(actions, "site", site_file)
 
 

@@ -23,27 +23,23 @@ from matrix.show.resolution_text import (
 )
 from resolver.answers.rejected import (
     RejectedVersion,
-    rejected_in_open_world,
     rejected_versions,
-    working_in_open_world,
     working_version,
 )
 from resolver.compiling.known_bad import problems_of
 from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.model import Distribution
 from resolver.requirements import parse_requirement
-from resolver.versions import join_words, parse_specifier, shorten, sort_key
+from resolver.versions import join_words, shorten, sort_key
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from builders.index_client import IndexClient
     from matrix.command_line.context import Context
     from matrix.show.console import Console
     from matrix.show.json_document import ConflictDocument
-    from resolver.facts.catalog import Catalog
-    from resolver.model import Request, Requirement, Resolution
+    from resolver.model import Requirement, Resolution
 
 SUMMARY = "show why a version was chosen, with the facts and their sources"
 EXAMPLE = "matrix explain torch"
@@ -179,13 +175,7 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
         catalog = catalog_with_image_of(lock, path, Settings())
         is_open = any(pick.files for pick in lock.picks)
         indexes = package_indexes(context.settings, context.inputs, console) if is_open else None
-        if indexes is not None:
-            rejected, more = rejected_in_open_world(
-                catalog, request, indexes, lock, name, specifier=specifier
-            )
-        else:
-            keys = {pick.name: pick.key for pick in lock.picks}
-            rejected, more = rejected_versions(catalog, request, keys, name, specifier=specifier)
+        rejected, more = rejected_versions(catalog, request, indexes, lock, name, specifier=specifier)
     except MatrixError as error:
         console.warning(f"Cannot explain why other versions were not chosen: {error.message}")
         return [], 0
@@ -194,7 +184,10 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
     older = requirement if specifier is not None else _older(name, chosen)
     if older is None or older.specifier is None:
         return rejected, more
-    version = _working(catalog, request, indexes, older)
+    try:
+        version = working_version(catalog, request, indexes, older)
+    except MatrixError:
+        version = ""
     if version:
         is_newer = sort_key(chosen) > sort_key(version)
         why = "newer" if is_newer else f"preferred: {_reason(lock, name)}"
@@ -208,20 +201,6 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
 
 def _reason(lock: Resolution, name: str) -> str:
     return next(reason_of(pick, lock) for pick in lock.picks if pick.name == name)
-
-
-def _working(
-    catalog: Catalog, request: Request, indexes: IndexClient | None, requirement: Requirement
-) -> str:
-    """Return the preferred version that a requirement allows; empty if none works, or none is known."""
-    try:
-        if indexes is not None:
-            return working_in_open_world(catalog, request, indexes, requirement)
-        return working_version(
-            catalog, request, requirement.name, parse_specifier(str(requirement.specifier))
-        )
-    except MatrixError:
-        return ""
 
 
 def _older(name: str, chosen: str) -> Requirement | None:

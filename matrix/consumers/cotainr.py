@@ -80,7 +80,7 @@ def _build_script(installation: Installation, layout: Layout) -> WrittenFile:
         head=head(installation, "cotainr", SCRIPT, notes),
         main=quote(layout.main),
         script=SCRIPT,
-        environment=container_environment(),
+        environment=container_environment("target"),
         stoppable=stoppable(SCRIPT, "target"),
         logged=fill("logged.sh"),
         load=rf"; on LUMI: \`module load {_MODULE}\`"

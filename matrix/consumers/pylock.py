@@ -18,9 +18,7 @@ from packaging.markers import Marker
 from packaging.pylock import (
     Package,
     PackageArchive,
-    PackageDirectory,
     PackageSdist,
-    PackageVcs,
     PackageWheel,
     Pylock,
     is_valid_pylock_path,
@@ -31,7 +29,7 @@ from packaging.version import Version
 
 from builders.findings import Finding
 from builders.index_client import IndexClient
-from builders.network.urls import git_commit, local_path, without_password
+from builders.network.urls import without_password
 from builders.sources import index_url
 from builders.storage.files import sha256_of
 from matrix.consumers import Consumer
@@ -147,7 +145,9 @@ def _from_wheelhouse(pick: Distribution, path: Path, layout: Layout) -> Package:
 
 def _locked(pick: Distribution) -> Package:
     if pick.direct_url:
-        return _direct(pick, pick.files[0])
+        file = pick.files[0]
+        archive = PackageArchive(url=file.url, size=file.size or None, hashes={"sha256": file.sha256})
+        return _package(pick, [], archive=archive)
     unhashed = [file.name for file in pick.files if not file.sha256]
     if unhashed:
         msg = f"No SHA-256 is known for {unhashed[0]}, and pylock.toml requires hashes."
@@ -173,23 +173,6 @@ def _locked(pick: Distribution) -> Package:
         for file in pick.files
     ]
     return _package(pick, wheels, index=first.index)
-
-
-def _direct(pick: Distribution, file: LockedFile) -> Package:
-    location, _, fragment = file.url.partition("#")
-    subdirectory = fragment.removeprefix("subdirectory=") or None
-    repository = git_commit(location)
-    if repository:
-        url, commit = repository
-        vcs = PackageVcs(type="git", url=url, commit_id=commit, subdirectory=subdirectory)
-        return _package(pick, [], vcs=vcs)
-    path = local_path(location)
-    if path is not None and not file.sha256:
-        return _package(pick, [], directory=PackageDirectory(path=str(path)))
-    archive = PackageArchive(
-        url=location, size=file.size or None, hashes={"sha256": file.sha256}, subdirectory=subdirectory
-    )
-    return _package(pick, [], archive=archive)
 
 
 def _time(file: LockedFile) -> datetime | None:

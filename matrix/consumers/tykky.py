@@ -32,6 +32,7 @@ from matrix.consumers.shared.shell import (
     script,
     source_checks,
     stoppable,
+    temporary_directory,
 )
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def _build_script(installation: Installation, layout: Layout, program: str, name
         python=quote(installation.python),
         script=_SCRIPT,
         stoppable=stoppable(_SCRIPT, "target"),
+        temporary=temporary_directory("target"),
         checks="\n".join([*checks, *moved, *exports]),
         check=installed_check(installation.installed, nothing_else=installation.is_complete),
     )

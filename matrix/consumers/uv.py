@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import re
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl
 
-from builders.network.urls import git_commit, is_flat_listing, local_path
+from builders.network.urls import is_flat_listing, local_path
 from matrix.consumers import Consumer
 from matrix.consumers.shared.installation import MARK, WrittenFile, comments, index_of, pin, wheel_only
 from matrix.consumers.shared.requirements import newer_glibc, reject_preinstalled
@@ -77,7 +76,9 @@ def _sources(installation: Installation, layout: Layout) -> list[str]:
     for pick in installation.installed:
         index = OURS if pick.origin == "build" else names.get(index_of(pick))
         if direct := layout.url_of(pick, installation.named, layout.local):
-            lines.append(f"{pick.name} = {_source_of(direct)}")
+            path = local_path(location := direct.partition("#")[0])  # uv accepts no fragments
+            key, value = ("url", location) if path is None else ("path", str(path))
+            lines.append(f"{pick.name} = {{ {key} = {_text(value)} }}")
         elif index:
             lines.append(f"{pick.name} = {{ index = {_text(index)} }}")
     indexes = [(OURS, layout.local)] if installation.built else []
@@ -109,20 +110,6 @@ def _dependency_metadata(installation: Installation) -> list[str]:
             *(_array("provides-extra", pick.extras) if pick.extras else ()),
         ]
     return lines
-
-
-def _source_of(direct_url: str) -> str:
-    """Return the TOML table for a direct reference; uv accepts no fragments."""
-    location, _, fragment = direct_url.partition("#")
-    git, path = git_commit(location), local_path(location)
-    keys = {"url": location}
-    if git:
-        keys = {"git": git[0], "rev": git[1]}
-    elif path is not None:
-        keys = {"path": str(path)}
-    subdirectory = dict(parse_qsl(fragment)).get("subdirectory")
-    keys |= {"subdirectory": subdirectory} if subdirectory else {}
-    return f"{{ {', '.join(f'{key} = {_text(value)}' for key, value in keys.items())} }}"
 
 
 def _text(text: str) -> str:

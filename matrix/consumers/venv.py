@@ -73,7 +73,7 @@ def _create(installation: Installation, layout: Layout) -> WrittenFile:
         _MAKE,
         _MAKE,
         head=head(installation, "venv", _MAKE, notes),
-        environment=container_environment(),
+        environment=container_environment("venv"),
         stoppable=stoppable(_MAKE, "venv"),
         checks="\n".join(filter(None, [image_checks(installation), source])),
         main=quote(layout.main),

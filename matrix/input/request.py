@@ -102,7 +102,11 @@ def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Pr
         return Preinstalled(IMAGE)
     of_list = image is not None and is_sbom(image)
     if source == IMAGE and image is not None and not of_list:
-        return Preinstalled(IMAGE, dict(sorted(inspect_image(find_image(image)).installed.items())))
+        facts = inspect_image(find_image(image))
+        if not facts.pythons:
+            msg = f"{image} has no Python, so it keeps nothing, and nothing can be installed over it."
+            raise UsageError(msg, hint="Name an image with Python, or leave out --keep-installed image.")
+        return Preinstalled(IMAGE, dict(sorted(facts.installed.items())))
     file = str(image) if source == IMAGE else source
     text = read_text(Path(file), hint=pip_output.HINT, pipes=True)
     is_conda = conda_list.recognises(file, text)

@@ -127,7 +127,7 @@ def _wheels_of(text: str, indexes: IndexClient) -> list[File]:
     if any(not file.name.endswith(".whl") for release in allowed for file in release.files):
         return []
     msg = f"No release that matches {shorten(text)} has a wheel for Linux on x86_64 with a SHA-256."
-    raise SourceError(msg, hint=f"{where} To learn how it is built, run `matrix recipe draft {name}`.")
+    raise SourceError(msg, hint=f"{where} To learn how it is built, run `matrix catalog draft {name}`.")
 
 
 def _is_for_linux(name: str) -> bool:

@@ -35,7 +35,7 @@ from pip_requirements_parser import (
 )
 
 from builders.network.urls import without_password
-from builders.pyproject import static_metadata
+from builders.source_facts.reading import tree_metadata
 from matrix.reading.items import Item
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name
@@ -387,7 +387,7 @@ def _direct_reference(
         path, more = _local_path(location, address, directory)
         extras |= _split(more)
         if os.path.isdir(path):  # noqa: PTH112  accepts any text
-            name = _agreed(location, name, static_metadata(Path(path)).name)
+            name = _agreed(location, name, tree_metadata(Path(path), path).name)
         else:
             name = _name_of_file(location, path, name)
         url = Path(path).absolute().as_uri()

@@ -20,7 +20,7 @@ from matrix.show.json_document import ConflictDocument, brief_document, conflict
 from matrix.show.render import PLAIN, SOURCE_KINDS, Cell, Screen, counted, duration, shortened
 from resolver.facts.schema import PLATFORM
 from resolver.lock import decode, encode
-from resolver.model import STATUS_RANK
+from resolver.model import STATUS_RANK, SUGGESTIONS_STOPPED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sized
@@ -331,7 +331,8 @@ def conflict_text(conflict: Conflict | ConflictDocument) -> str:
 
 def _suggestions_text(conflict: ConflictDocument) -> str:
     if not conflict.suggestions:
-        return "\nNo change of this request was found that resolves the conflict."
+        is_stopped = any(warning.id == SUGGESTIONS_STOPPED for warning in conflict.warnings)
+        return "" if is_stopped else "\nNo change of this request was found that resolves the conflict."
     import shlex
 
     lines = ["", "These requests resolve:"]

@@ -235,10 +235,16 @@ class Answer(Part):
                 yield Notice("newer-does-not-fit", pick.name, text)
 
     def passed_for_wheels(self) -> Iterator[Notice]:
-        """Yield a sentence for each pick that was chosen because a newer release has no wheel."""
+        """Yield a sentence for each pick that was chosen because a newer release has no wheel.
+
+        If something else excludes the newest release of a requested project, a wheel is not the reason.
+        """
         for pick in self.picks:
-            newer = self.projects.states[pick.name].passed
-            if newer and version_key(newer) > version_key(pick.version):
+            state = self.projects.states[pick.name]
+            newer = state.passed
+            if not newer or version_key(newer) <= version_key(pick.version):
+                continue
+            if pick.name not in self.world.asked or newer == self.projects.newest(state.nodes[""]):
                 text = (
                     f"{pick.name} {pick.version} was chosen because {newer} has no wheel for "
                     f"{self.environment}. To build it, require {pick.name}=={newer}."

@@ -110,17 +110,16 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
 def _built(pick: Distribution, answer: Answer) -> Distribution:
     """Return a distribution that has only an sdist as one that is built, with the recipe drafted from it.
 
-    ``rocm`` chooses its requirements where it is installed; a commit or directory is left as it is.
+    ``rocm`` chooses its requirements where it is installed, so it is left as it is.
     """
-    is_archive = pick.is_sdist and (pick.files[0].index or pick.files[0].sha256)
-    if pick.kind != "distribution" or pick.name == "rocm" or not is_archive:
+    if pick.kind != "distribution" or pick.name == "rocm" or not pick.is_sdist:
         return pick
     file, backend = pick.files[0], answer.request.target.backend
     try:
         content = answer.contents.content_of(file) or answer.index.indexes.content(file, None)
     except (EnvironmentLacksError, SourceError) as error:  # the catalog has its requirements
         content = _unread(error.message.rstrip("."))
-    if not file.sha256 or "#subdirectory=" in file.url:
+    if not file.sha256 or ("#subdirectory=" in file.url and not file.url.startswith("git+")):
         content = _unread("its index states no SHA-256" if file.index else "it is part of an archive")
     content = content or _unread("nothing in it was read")
     recipe = next((row for row in content.recipes if row.backend == backend), None)
@@ -142,16 +141,13 @@ def _untried(picks: Sequence[Distribution]) -> Iterator[Notice]:
     has_torch = any(pick.name == "torch" for pick in picks)
     for pick in picks:
         evidence = pick.source.evidence if pick.source else ""
-        write = f"`matrix recipe draft {pick.name}=={pick.version}`, and add `--catalog {pick.name}.toml`."
+        write = f"`matrix catalog draft {pick.draft_source}`, and add `--catalog {pick.name}.toml`."
         if pick.is_untried:
             text = f"{pick} is built with a recipe drafted from its source, which is untried: {evidence}."
             yield Notice("untried", pick.name, f"{text} To edit it, run {write}")
         if pick.recipe and "torch" in pick.recipe.match_runtime and not has_torch:
             text = f"{pick} is compiled against torch, and the request lacks it: `matrix add torch`."
             yield Notice("torch-missing", pick.name, text)
-        if pick.is_sdist and pick.name != "rocm":
-            text = f"{pick} is a commit or directory, which pip builds where it is installed, without torch."
-            yield Notice("left-to-pip", pick.name, f"{text} To build it here, run `matrix recipe draft`.")
         if pick.lacks_recipe:
             text = f"{pick} has no wheel for the target, and its source was not read: {evidence}."
             yield Notice("source-unread", pick.name, f"{text} To build it, run {write}")
@@ -296,7 +292,7 @@ def _facts(pick: Pick, required_by: Sequence[Fact]) -> Iterator[Fact]:
     elif pick.files:
         yield Fact(f"{release} comes from the URL in the request", "documented", pick.files[0].url)
     if pick.support == "inferred":
-        text = f"{release} has the requirements in its PKG-INFO, which a build may change"
+        text = f"{release} has the requirements that its files state, which a build may change"
         yield Fact(text, "inferred", pick.files[0].url)
     yield from required_by[:_MOST_REASONS]
 
@@ -315,8 +311,8 @@ def _warnings(answer: Answer) -> Iterator[Notice]:
             yield Notice("needs-newer-patch", pick.name, text)
         if pick.support == "inferred":
             text = (
-                f"{pick.name} {pick.version} has no wheel for {answer.environment}, and a build may change "
-                "the metadata of its sdist. The requirements in its PKG-INFO were used."
+                f"{pick.name} {pick.version} has no wheel for {answer.environment}, and its build may change "
+                "its requirements. Those that its files state were used."
             )
             yield Notice("metadata-of-sdist", pick.name, text)
     unread = answer.unread()

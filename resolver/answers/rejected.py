@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from resolver.answers.explain import core_items, explain_conflict
+from resolver.answers.explain import explain_conflict
 from resolver.answers.resolve import solve
 from resolver.compiling import compile_problem
-from resolver.compiling.problem import Demand, is_prerelease
+from resolver.compiling.problem import is_prerelease
 from resolver.model import CoreItem, Resolution, layer
 from resolver.requirements import parse_requirement
-from resolver.solving.session import Session
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
@@ -51,91 +49,35 @@ class RejectedVersion(msgspec.Struct, frozen=True):
 def rejected_versions(
     catalog: Catalog,
     request: Request,
-    chosen: Mapping[str, str],
-    name: str,
-    *,
-    specifier: Specifier | None = None,
-    limit: int = MAX_REJECTED,
-) -> tuple[list[RejectedVersion], int]:
-    """Return the preferred candidates of a component that were not chosen, each with the reason.
-
-    `chosen` has the `Candidate.key` of each component of the resolution. `limit` candidates are explained,
-    starting just above the chosen one; the second result is the number of others.
-    """
-    session = Session(compile_problem(catalog, request))
-    variable = session.problem.variables.get(name)
-    if variable is None or name not in chosen:
-        return [], 0
-    keys = [candidate.key for candidate in variable.candidates]
-    end = keys.index(chosen[name]) if chosen[name] in keys else 0
-    positions = [
-        position
-        for position in reversed(range(end))
-        if specifier is None or specifier.allows(variable.candidates[position].version)
-    ]
-    rejected = [_rejected(session, chosen, name, position) for position in positions[:limit]]
-    return rejected, len(positions) - len(rejected)
-
-
-def _rejected(session: Session, chosen: Mapping[str, str], name: str, position: int) -> RejectedVersion:
-    variables = session.problem.variables
-    key = variables[name].candidates[position].key
-    pin = Demand(
-        variables[name], variables[name].mask([position]), f"{name} {key}", "request", "the question"
-    )
-    demands = [*session.problem.demands, pin]
-    solution = session.solve(demands)
-    if solution is None:
-        core = (item for item in core_items(session, demands) if item.source != pin.source)
-        return RejectedVersion(key, core=tuple(core))
-    for other, bit in solution.items():
-        candidate = variables[other].candidate(bit)
-        if other != name and other in chosen and chosen[other] != candidate.key:
-            return RejectedVersion(key, (), instead=Instead(other, chosen[other], candidate.key))
-    other, _ = session.problem.preferences.get(name, ("", {}))
-    if other not in chosen:
-        return RejectedVersion(key, ())
-    text = f"{name} {chosen[name]} is preferred because it is in {other} {chosen[other]}"
-    return RejectedVersion(key, (), preferred=text)
-
-
-def working_version(catalog: Catalog, request: Request, name: str, specifier: Specifier) -> str:
-    """Return the preferred version that a specifier allows and that works with a request; empty if none."""
-    session = Session(compile_problem(catalog, request))
-    variable = session.problem.variables.get(name)
-    if variable is None:
-        return ""
-    mask = variable.allowed_by(str(specifier))
-    pin = Demand(variable, mask, f"{name}{specifier}", "request", "the question")
-    solution = session.solve([*session.problem.demands, pin])
-    return session.problem.version(solution or {}, name)
-
-
-def rejected_in_open_world(
-    catalog: Catalog,
-    request: Request,
-    indexes: PackageIndexes,
+    indexes: PackageIndexes | None,
     chosen: Resolution,
     name: str,
     *,
     specifier: Specifier | None = None,
 ) -> tuple[list[RejectedVersion], int]:
-    """Return what `rejected_versions` does, with indexes: it requests each newer version instead."""
+    """Return the preferred candidates of a component that were not chosen, each with the reason.
+
+    Each is requested instead, so that the metadata on the indexes count. `MAX_REJECTED` candidates are
+    explained, starting just above the chosen one; the second result is the number of others.
+    """
     if name == "base-image" and request.target.base_image:
         return [], 0
-    variables = compile_problem(catalog, request, open_world=True).variables
-    variable = variables.get(name)
+    problem = compile_problem(catalog, request, open_world=indexes is not None)
+    variable, pick = problem.variables.get(name), chosen.pick(name)
+    if pick is None:
+        return [], 0
     if variable is not None:
         versions = [
             (candidate.version, candidate.key, candidate.variant) for candidate in variable.candidates
         ]
     else:
-        project = indexes.project(name)
+        project = indexes.project(name) if indexes else None
         listed = [release.version for release in project.releases] if project else []
         versions = [(version, version, "") for version in listed if not is_prerelease(version)]
-    pick = chosen.pick(name)
     keys = [key for _, key, _ in versions]
-    end = keys.index(pick.key) if pick and pick.key in keys else 0
+    end = keys.index(pick.key) if pick.key in keys else 0
+    other, _ = problem.preferences.get(name, ("", {}))
+    other_pick = chosen.pick(other)
     preferred = [row for row in reversed(versions[:end]) if specifier is None or specifier.allows(row[0])]
     rejected = []
     for version, key, variant in preferred[:MAX_REJECTED]:
@@ -146,14 +88,18 @@ def rejected_in_open_world(
             pin = parse_requirement(f"{name}{f'[{variant}]' if variant else ''}=={version}")
             pinned = replace(request, requirements=(*request.requirements, pin))
             question = f"you asked for {pin.text}"
-        rejected.append(_rejected_open(catalog, pinned, indexes, chosen, (name, key, question)))
+        found = _rejected(catalog, pinned, indexes, chosen, (name, key, question))
+        if other_pick and not (found.core or found.instead):
+            text = f"{name} {pick.version} is preferred because it is in {other} {other_pick.version}"
+            found = replace(found, preferred=text)
+        rejected.append(found)
     return rejected, len(preferred) - len(rejected)
 
 
-def _rejected_open(
+def _rejected(
     catalog: Catalog,
     pinned: Request,
-    indexes: PackageIndexes,
+    indexes: PackageIndexes | None,
     chosen: Resolution,
     version: tuple[str, str, str],
 ) -> RejectedVersion:
@@ -203,9 +149,9 @@ def _core_without(request: Request, refuted: Refuted, texts: set[str]) -> tuple[
     return tuple(item for item in conflict.core if item.text not in texts)
 
 
-def working_in_open_world(
-    catalog: Catalog, request: Request, indexes: PackageIndexes, requirement: Requirement
+def working_version(
+    catalog: Catalog, request: Request, indexes: PackageIndexes | None, requirement: Requirement
 ) -> str:
     """Return the preferred version that an additional requirement allows; empty if there is no solution."""
     answer = solve(catalog, replace(request, requirements=(*request.requirements, requirement)), indexes)
-    return answer.version_of(requirement.name) if isinstance(answer, Resolution) else ""
+    return answer.version_of(requirement.name) or "" if isinstance(answer, Resolution) else ""

@@ -19,7 +19,7 @@ from resolver.compiling.problem import ABSENT
 from resolver.compiling.problem_builder import advice_for, is_advised, reachable
 from resolver.errors import MatrixError
 from resolver.facts.catalog import is_elsewhere
-from resolver.model import Notice, Resolution
+from resolver.model import SUGGESTIONS_STOPPED, Notice, Resolution
 from resolver.providers.index import LabelledProvider
 from resolver.providers.inferred import InferredProvider
 from resolver.reporter import SILENT
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from resolver.solving.session import Solution
     from resolver.solving.solver import Solver
 
+_MOST_CONFLICTS_OF_A_TRY = 1000
+"""Contradictions after which the search for a suggestion gives up."""
 _LONGEST = 900.0
 """Seconds after which a search gives up, because the releases or the index of a stranger may have no end.
 
@@ -63,7 +65,7 @@ def resolve(
     keep
         Version and variant (`Distribution.key`) to prefer, by name, such as from an earlier resolution.
     reporter
-        Receives a conflict as soon as it is known; the search for suggestions then takes up to two seconds.
+        Receives a conflict as soon as it is known; the search for suggestions then takes up to a minute.
 
     Raises
     ------
@@ -107,7 +109,10 @@ def resolve(
         return outcome if isinstance(outcome, Resolution) else None
 
     in_full = resolves if indexes or request.prefer == "proven" else None
-    suggestions = suggest(catalog, request, answer, core, in_full, stated=stated)
+    suggestions, is_stopped = suggest(catalog, request, answer, core, in_full, stated=stated)
+    if is_stopped:
+        text = "The search for changes of the request that resolve was stopped, so there may be others."
+        conflict = replace(conflict, warnings=(*conflict.warnings, Notice(SUGGESTIONS_STOPPED, "", text)))
     return replace(conflict, suggestions=suggestions)
 
 
@@ -249,6 +254,8 @@ class _Search:
         else:
             self._solver = _solver(catalog, request, indexes, keep or {})
             self._solver.search.until = min(until, monotonic() + _LONGEST)
+            if until < inf:
+                self._solver.search.max_conflicts = _MOST_CONFLICTS_OF_A_TRY
             self._builder, self._session = self._solver.world.builder, self._solver.session
             self._selectors = self._solver.projects.selectors
         solution = self._solve()

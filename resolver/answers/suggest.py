@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from resolver.solving.session import Refuted
 
 MAX_SUGGESTIONS = 3
-SECONDS = 2.0
-"""No further change is tried after this time."""
-_MAX_PAIRS = 60
+MOST_TRIES = 60
+"""Changed requests to solve; a number and no time, so that the same request has the same suggestions."""
+SECONDS = 60.0
+"""No further change is tried after this time, on a slow network or for a huge request."""
+_MAX_PAIRS = 30
 """Maximum number of pairs of changes to try before all pins are removed."""
 _MOST_GIVEN = 2
 _FILES = (".whl", ".tar.gz", ".zip")
@@ -274,13 +276,14 @@ def suggest(
     resolves: Callable[[Request], Resolution | None] | None = None,
     *,
     stated: tuple[Requirement, ...] = (),
-) -> tuple[Suggestion, ...]:
-    """Return changes with which a request resolves, smallest first.
+) -> tuple[tuple[Suggestion, ...], bool]:
+    """Return changes with which a request resolves, smallest first, and whether the search for them stopped.
 
     Single changes to the conflict are tried first. If none is enough, the first of these that resolves is
     returned: two changes together, all pins removed, the conflicts relaxed one after another, another site.
-    The search ends after `SECONDS`. `resolves` resolves a request as a command would; by default the problem
-    of the catalog is solved, which is the same without indexes and proven sets. `stated`: see `changes_of`.
+    The search stops after `MOST_TRIES`. `resolves` resolves a request as a command would; by default the
+    problem of the catalog is solved, which is the same without indexes and proven sets. `stated`: see
+    `changes_of`.
     """
     demands = [item for item in core if isinstance(item, Demand)]
     groups = [item for item in core if isinstance(item, LinkGroup)]
@@ -319,7 +322,7 @@ def suggest(
     ]
     for combinations, limit in stages:
         suggestions = suggestions or list(islice(trials.resolving(combinations), limit))
-    return tuple(dict.fromkeys(suggestions))
+    return tuple(dict.fromkeys(suggestions)), trials.is_stopped
 
 
 def _combinations(
@@ -346,12 +349,12 @@ class _Trials:
         self._request = request
         self._resolves = resolves
         self._end = monotonic() + SECONDS
+        self._tries = 0
+        self.is_stopped = False
         self._sessions: dict[Request, Session | None] = {request: session}
 
     def resolving(self, combinations: Iterable[Sequence[RequestChange]]) -> Iterator[Suggestion]:
         for changes in combinations:
-            if monotonic() > self._end:
-                return
             relaxed = self._changed(changes)
             if not self._is_useful(relaxed) or relaxed == self._request:
                 continue
@@ -397,7 +400,11 @@ class _Trials:
         return request
 
     def _outcome(self, relaxed: Request) -> dict[str, str] | None:
-        """Return the versions that a relaxed request gives, by component; None if it has no solution."""
+        """Return the versions that a relaxed request gives, by component; None if there are none."""
+        self.is_stopped = self._tries == MOST_TRIES or monotonic() > self._end
+        if self.is_stopped:
+            return None
+        self._tries += 1
         if self._resolves:
             resolution = self._resolves(relaxed)
             return {pick.name: pick.key for pick in resolution.picks} if resolution else None

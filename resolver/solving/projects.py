@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial, reduce
-from operator import or_
+from operator import and_, or_
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -385,6 +385,13 @@ class Projects(Part):
                 choices.project.passed = choices.release(mask.bit_length() - 1).version
                 return other
         return mask
+
+    def newest(self, choices: Choices) -> str:
+        """Return the newest release that the request and the rules allow for the chosen Python."""
+        stated = (choices.allowed_by(one.specifier) for one in self.world.stated(choices.name))
+        allowed = bits(reduce(and_, stated, choices.everything & ~ABSENT))
+        usable = (bit for bit in allowed if not self._is_excluded_now(self.exclusions(choices, bit)))
+        return next((choices.release(bit).version for bit in usable), "")
 
     def is_source(self, choices: Choices, bit: int, python: int) -> bool:
         """Return whether none of some Pythons has a wheel of a release."""

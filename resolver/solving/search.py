@@ -184,7 +184,7 @@ class Search:
         self.until = inf
         self.stated: list[Incompatibility] = []
         self.touched: set[int] = set()
-        self._max_conflicts = max_conflicts
+        self.max_conflicts = max_conflicts
         self._touching: list[dict[int, list[_Watch]]] = []
         """For each variable the incompatibilities with several of its values in their mask, by the values
         outside the mask: many releases of a project require the same versions of another."""
@@ -373,9 +373,9 @@ class Search:
             if conflict is None:
                 return None
             self.conflicts += 1
-            if self.conflicts > self._max_conflicts:
+            if self.conflicts > self.max_conflicts:
                 self._fresh.append(conflict)
-                msg = f"The search stopped after {self._max_conflicts} contradictions without an answer."
+                msg = f"The search stopped after {self.max_conflicts} contradictions without an answer."
                 raise TooLargeError(msg, hint="Request fewer packages, or pin torch or ROCm.")
             failed = self._learn(conflict)
             if failed is not None:

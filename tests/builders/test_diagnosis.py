@@ -131,6 +131,7 @@ def test_pattern_has_a_log_or_a_line() -> None:
     samples += [line for given in CONTEXTS.values() for line in given["lines"]]
     samples += WITH_OTHERS.values()
     samples += [TRAINING, *(given["line"] for given in SEEN if given["row"] != "harmless")]
+    samples += MEMBERS
     everything = io.BytesIO("\n".join(samples).encode())
     seen = scan(everything, known_failures())
     assert [text for text in known_failures().patterns if text not in seen] == []
@@ -640,6 +641,94 @@ def test_kind_of_log_decides_between_causes(line: str, run: str, build: str) -> 
     assert ids_of(line, context=DiagnosisContext(kind="build")) == [build]
     for before, kind in ((TRAINING, "run"), (COMPILING, "build")):
         assert read(io.BytesIO(f"{before}\n{line}".encode())).kind == kind
+
+
+WORDS = {
+    "permission": "Operation not permitted|Permission denied",
+    "path-missing": "No such file or directory",
+    "file-system": "Input/output error|Stale file handle|Remote I/O error",
+    "system-call": "Not a directory|Is a directory|File name too long|Argument list too long|No such device"
+    "|Device or resource busy|Too many levels of symbolic links|Invalid cross-device link|File too large"
+    "|Operation not supported|Inappropriate ioctl for device|No such device or address",
+    "open-files": "Too many open files|Too many open files in system",
+    "disk-full": "No space left on device",
+    "quota": "Disk quota exceeded",
+    "read-only": "Read-only file system",
+    "file-locks": "No locks available",
+    "container-other-cpu": "Exec format error",
+    "port-in-use": "Address already in use",
+    "address-not-local": "Cannot assign requested address",
+    "no-network": "Network is unreachable|No route to host",
+    "connection-refused": "Connection refused|Connection reset by peer",
+    "time-out": "Connection timed out",
+}
+"""The C library's words for its error numbers, which every program prints."""
+CODES = {
+    "program-not-started": "126|127",
+    "program-killed": "137|-9",
+    "crash": "134|135|136|139|-6|-7|-8|-11",
+    "illegal-instruction": "132|-4",
+    "other-process": "1|2|13|129|130|143|255|-1|-2|-15",
+}
+"""Exit codes of shells (128 and a signal) and of Python (a negative signal)."""
+STATUSES = {
+    "server-refuses": "401|403|429",
+    "file-gone": "404|410",
+    "proxy": "407",
+    "server-failed": "500|502|503|504",
+}
+SIGNALS = {
+    "program-killed": "9 (SIGKILL)",
+    "crash": "6 (SIGABRT)|7 (SIGBUS)|8 (SIGFPE)|11 (SIGSEGV)",
+    "illegal-instruction": "4 (SIGILL)",
+    "other-process": "1 (SIGHUP)|2 (SIGINT)|15 (SIGTERM)",
+}
+SYMBOLS = {
+    "undefined-rocm-symbol": "hipGetDevicePropertiesR0600|hipblasLtMatmul|rocblas_sgemm|hsa_init",
+    "undefined-cuda-symbol": "cudaGetDriverEntryPoint|cublasLtMatmul|cuMemCreate|__cudaRegisterFatBinary",
+    "undefined-python-symbol": "PyUnicode_AsUTF8|_PyObject_GC_Track|_Py_ZeroStruct",
+    "torch-python-not-linked": "THPVariableClass|_ZN8pybind116detail11type_casterIN2at6TensorEvE4castE",
+    "undefined-torch-symbol": "_ZN3c105ErrorC2E|_ZN2at10TensorBaseE|_ZN5torch3jit9CompilationUnitE",
+    "mpi-version": "MPI_Init|PMPI_Init|MPIX_Query_hip_support",
+    "undefined-symbol": "dgemm_|iJIT_NotifyEvent|_ZNSt6thread8_M_startE",
+}
+"""Functions, by the library that should have them."""
+FAMILIES: list[tuple[dict[str, str], list[str]]] = [
+    (WORDS, ["cp: cannot create regular file '/scratch/x': {}", "./run.sh: line 12: /scratch/x/program: {}"]),
+    (
+        CODES,
+        [
+            "srun: error: nid005001: task 3: Exited with exit code {}",
+            "subprocess.CalledProcessError: Command '['x']' returned non-zero exit status {}.",
+            "The command exited with code {}",
+        ],
+    ),
+    (
+        STATUSES,
+        [
+            "urllib.error.HTTPError: HTTP Error {}: So",
+            "ERROR: HTTP error {} while getting https://example.org/x.whl",
+            "fatal: unable to access 'https://example.org/x/': The requested URL returned error: {}",
+            "FATAL: while pulling: received unexpected HTTP status: {} So",
+            "CondaHTTPError: HTTP {} SO for url <https://example.org>",
+        ],
+    ),
+    (SIGNALS, ["traceback : Signal {} received by PID 4711"]),
+    (SYMBOLS, ["ImportError: /env/x.so: undefined symbol: {}"]),
+]
+"""Members of lists that are documented, and lines in which programs print them."""
+MEMBERS = {
+    form.format(member): row
+    for rows, forms in FAMILIES
+    for row, members in rows.items()
+    for member in members.split("|")
+    for form in forms
+}
+
+
+def test_documented_members_of_families_are_recognized() -> None:
+    assert len(MEMBERS) > 150
+    assert {line: ids_of(line) for line in MEMBERS} == {line: [row] for line, row in MEMBERS.items()}
 
 
 def test_hang_after_rings_is_no_slow_program() -> None:

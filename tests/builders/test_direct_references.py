@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import shutil
 import tarfile
 import threading
 import zipfile
@@ -13,9 +15,11 @@ from typing import Any
 import pytest
 
 from builders.index_client import IndexClient
+from builders.network.download import download
 from builders.sources import Downloads, fetch_file
-from builders.storage.files import cached_file, sha256_of
+from builders.storage.files import cached_file, sdist_path, sha256_of
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError, UsageError
+from resolver.facts.schema import Sdist
 from resolver.indexes import File, Metadata
 from tests.builders.gitrepos import add_submodule, commit, git
 from tests.builders.test_index_client import (
@@ -168,7 +172,7 @@ def test_archive_of_a_repository_has_static_metadata(server: Server, client: Any
 @pytest.mark.parametrize(
     ("path", "data", "kind", "text"),
     [
-        ("some_pkg-1.0.tar.gz", sdist_of(None), UsageError, "has only setup.py"),
+        ("some_pkg-1.0.tar.gz", sdist_of(None), UsageError, "does not state a valid name"),
         (WHEEL, b"not a zip", SourceError, "cannot be used"),
         ("some_pkg-1.0.tar.gz", b"not a tar", SourceError, "cannot be used: its archive"),
         (WHEEL, wheel_of(CORE.replace("1.0", "1.1")), SourceError, "belongs to Some_Pkg 1.1"),
@@ -216,24 +220,24 @@ def test_local_sdist_without_pkg_info(tmp_path: Path, client: Any) -> None:
     assert (version, metadata.dynamic) == ("2.0", False)
 
 
-def test_project_becomes_an_sdist_when_it_is_fetched(tmp_path: Path, client: Any) -> None:
+def test_project_is_an_sdist_whose_hash_depends_on_its_files_only(tmp_path: Path, client: Any) -> None:
     (tmp_path / "lib" / "__pycache__").mkdir(parents=True)
     (tmp_path / "lib" / "pyproject.toml").write_text(PYPROJECT)
     version, file, metadata = read(client(), (tmp_path / "lib").as_uri())
-    assert (version, file.name, file.sha256, metadata.extras) == (
-        "2.0",
-        "some_pkg-2.0.tar.gz",
-        "",
-        ("gpu",),
-    )
-    for text in (PYPROJECT, f"{PYPROJECT}\n# changed\n"):
-        (tmp_path / "lib" / "pyproject.toml").write_text(text)
-        fetch_file(file, Downloads({}))
-        with tarfile.open(cached_file(file)) as archive:
-            assert archive.getnames() == ["some_pkg-2.0/pyproject.toml"]
-            member = archive.extractfile("some_pkg-2.0/pyproject.toml")
-            assert member is not None
-            assert member.read().decode() == text
+    assert (version, file.name, metadata.extras) == ("2.0", "some_pkg-2.0.tar.gz", ("gpu",))
+    shutil.copytree(tmp_path / "lib", tmp_path / "other")
+    os.utime(tmp_path / "other" / "pyproject.toml", (1, 1))
+    assert read(client(), (tmp_path / "other").as_uri())[1].sha256 == file.sha256
+    path = sdist_path(Sdist(file.name, file.sha256))
+    with tarfile.open(path) as archive:
+        assert archive.getnames() == ["some_pkg-2.0/pyproject.toml", "some_pkg-2.0/PKG-INFO"]
+    path.unlink()
+    download(file.url, path, file.sha256, Downloads({}))  # elsewhere, from the same files
+    (tmp_path / "lib" / "pyproject.toml").write_text(f"{PYPROJECT}\n# changed\n")
+    assert read(client(), (tmp_path / "lib").as_uri())[1].sha256 != file.sha256
+    path.unlink()
+    with pytest.raises(MatrixError, match="does not have the pinned hash"):
+        download(file.url, path, file.sha256, Downloads({}))
 
 
 # Commits
@@ -252,7 +256,7 @@ def test_branch_and_tag_become_a_commit(repository: Path, client: Any, ref: str)
     head = git(repository, "rev-parse", "HEAD")
     url = f"git+{repository.as_uri()}{ref.replace('commit', head)}"
     version, file, metadata = read(client(), url)
-    assert (version, file.name, file.sha256) == ("2.0", "some_pkg-2.0.tar.gz", "")
+    assert (version, file.name) == ("2.0", "some_pkg-2.0.tar.gz")
     assert file.url == f"git+{repository.as_uri()}@{head}"
     assert metadata.requires == ("six", 'torch>=2; extra == "gpu"')
     assert read(client(offline=True), url)[1] == file
@@ -267,21 +271,48 @@ def test_branch_is_read_again(repository: Path, client: Any) -> None:
     assert (version, file.url) == ("2.1", f"git+{repository.as_uri()}@{head}#subdirectory=python")
 
 
-def test_commit_becomes_an_sdist_when_it_is_fetched(repository: Path, client: Any) -> None:
-    _, file, _ = read(client(), f"git+{repository.as_uri()}#subdirectory=python")
-    assert fetch_file(file, Downloads({}))
-    assert not fetch_file(file, Downloads({}), offline=True)
-    with tarfile.open(cached_file(file)) as archive:
-        assert "some_pkg-2.0/pyproject.toml" in archive.getnames()
-
-
-def test_commit_with_submodules_is_not_an_sdist(repository: Path, client: Any, tmp_path: Path) -> None:
+def test_sdist_of_a_commit_has_its_submodules(repository: Path, client: Any, tmp_path: Path) -> None:
     commit(tmp_path / "inner", {"file": "text"})
+    git(tmp_path / "inner", "config", "uploadpack.allowAnySHA1InWant", "true")
     add_submodule(repository, "inner", tmp_path / "inner")
     _, file, _ = read(client(), f"git+{repository.as_uri()}")
-    with pytest.raises(SourceError, match="has submodules") as caught:
-        fetch_file(file, Downloads({}))
-    assert f"`matrix recipe draft git+{repository.as_uri()}@" in caught.value.hint
+    path = sdist_path(Sdist(file.name, file.sha256))
+    with tarfile.open(path) as archive:
+        assert "some_pkg-2.0/inner/file" in archive.getnames()
+    path.unlink()
+    download(file.url, path, file.sha256, Downloads({}))
+
+
+COMPUTED = {
+    "setup.py": "from torch.utils.cpp_extension import CppExtension\n"
+    "setup(name='some_pkg', version=read(), install_requires=['six', 'a b'], "
+    "ext_modules=[CppExtension('some_pkg._C', ['c.cpp'])])"
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "version", "requires"),
+    [
+        (COMPUTED | {"some_pkg/__init__.py": "__version__ = '3.1'"}, "3.1", ("six",)),
+        (COMPUTED, "2.5", ("six",)),  # of the tag
+        ({"pyproject.toml": PYPROJECT.replace('version = "2.0"', 'dynamic = ["version"]')}, "2.5", ("six",)),
+    ],
+)
+def test_version_that_a_build_computes_is_read_from_files_or_a_tag(
+    tmp_path: Path, client: Any, files: dict[str, str], version: str, requires: tuple[str, ...]
+) -> None:
+    commit(tmp_path / "repo", files)
+    git(tmp_path / "repo", "tag", "v2.5")
+    git(tmp_path / "repo", "config", "uploadpack.allowAnySHA1InWant", "true")
+    url = f"git+{(tmp_path / 'repo').as_uri()}"
+    found, file, metadata = read(client(), f"{url}@v2.5")
+    assert (found, metadata.requires[:1], metadata.dynamic) == (version, requires, "setup.py" in files)
+    content = client().content(file, None)
+    assert content.source.kind == ("torch" if "setup.py" in files else "pure")
+    if version == "2.5":
+        with pytest.raises(UsageError, match="computes its version") as caught:
+            client().direct("some-pkg", f"{url}@main")
+        assert f"`matrix catalog draft {url}@main --release VERSION`" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -299,14 +330,6 @@ def test_unusable_commit_is_an_error(
     with pytest.raises(kind, match=text) as caught:
         client().direct("some-pkg", f"git+{repository.as_uri()}{ref}")
     assert str(repository) in caught.value.message
-
-
-def test_commit_without_static_metadata_says_what_to_do(tmp_path: Path, client: Any) -> None:
-    commit(tmp_path / "repo", {"setup.py": "raise SystemExit"})
-    url = f"git+{(tmp_path / 'repo').as_uri()}"
-    with pytest.raises(UsageError, match=r"has no static metadata: the project has only setup\.py") as caught:
-        client().direct("some-pkg", url)
-    assert f"`matrix recipe draft {url} --release VERSION`" in caught.value.hint
 
 
 def test_missing_repository_is_an_error(tmp_path: Path, client: Any) -> None:

@@ -141,6 +141,46 @@ def test_extensions_with_names_and_sources(learn: Learn) -> None:
     assert facts.without_cpu_path == ""
 
 
+@pytest.mark.parametrize(
+    ("script", "names"),
+    [
+        ("setup(ext_package='pesq', ext_modules=[Extension('cypesq', ['a.c'])])", ["pesq.cypesq"]),
+        ("setup(ext_package='trt_pose', ext_modules=[CppExtension('plugins', [])])", ["trt_pose.plugins"]),
+        ("setup(ext_package=find(), ext_modules=[Extension('a', [])])", [""]),
+        (
+            (
+                "def get_cuda_extension():\n    return CUDAExtension('ds_splat_cuda', ['a.cu'])\n"
+                "setup(ext_modules=[get_cuda_extension()])"
+            ),
+            ["ds_splat_cuda"],
+        ),
+        (
+            (
+                "def add_cpp_extension():\n    EXTENSIONS.append(CppExtension('openpifpaf._cpp', []))\n"
+                "add_cpp_extension()\nsetup(ext_modules=EXTENSIONS)"
+            ),
+            ["openpifpaf._cpp"],
+        ),
+        (
+            (
+                "def make_extension(name):\n    return CUDAExtension(name=f'a.{name}')\n"
+                "setup(ext_modules=[make_extension('b')])"
+            ),
+            [""],
+        ),
+        (
+            (
+                "def make_cuda_ext(name, module):\n    return CUDAExtension(name='%s.%s' % (module, name))\n"
+                "setup(ext_modules=[make_cuda_ext(name='iou3d_nms_cuda', module='pcdet.ops')])"
+            ),
+            ["", ""],
+        ),
+    ],
+)
+def test_full_names_of_extensions(script: str, names: list[str], learn: Learn) -> None:
+    assert [extension.name for extension in learn(script).extensions] == names
+
+
 def test_extension_class_chosen_at_run_time_has_a_cpu_path(learn: Learn) -> None:
     facts = learn("extension = CUDAExtension if cuda else CppExtension\nextension('x._C', [])")
     assert facts.extensions[0].kind == "CUDAExtension or CppExtension"
@@ -422,3 +462,13 @@ def test_of_several_optional_extensions_none_must_be_in_the_wheel(
     )
     rocm = next(recipe for recipe in draft_recipes(facts, "p.tar.gz") if recipe.backend == "rocm")
     assert rocm.must_contain == expected
+
+
+def test_extensions_that_another_build_system_may_leave_out_are_not_demanded(learn: Learn) -> None:
+    """Horovod names an extension without sources for each framework, and CMake builds some of them."""
+    facts = learn(
+        "torch_lib = Extension('horovod.torch.mpi_lib_v2', [])\n"
+        "tensorflow_lib = Extension('horovod.tensorflow.mpi_lib', sources=[])\n"
+        "setup(name='horovod', ext_modules=[torch_lib, tensorflow_lib])"
+    )
+    assert [recipe.must_contain for recipe in draft_recipes(facts, "horovod.tar.gz")] == [("*.so",)] * 2

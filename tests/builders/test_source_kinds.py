@@ -46,6 +46,34 @@ TORCHSORT = {
     "a.cpp": "",
     "a.cu": "#include <mma.h>\n",
 }
+DBSCAN_TORCH = {
+    "setup.py": "from torch.utils.cpp_extension import CppExtension, CUDAExtension\n"
+    "kernels = ['a.cu'] if WITH_CUDA else []\nKind = CUDAExtension if WITH_CUDA else CppExtension\n"
+    "setup(ext_modules=[Kind(name='dbscan_torch._C', sources=['a.cpp'] + kernels)])",
+    "a.cpp": "",
+    "a.cu": "#include <cuda_runtime.h>\n",
+}
+HAMMING_SIM = {
+    "pyproject.toml": "[tool.poetry.build]\nscript='scripts/build_extension.py'\n"
+    "[build-system]\nrequires=['poetry-core']\nbuild-backend='poetry.core.masonry.api'",
+    "scripts/build_extension.py": "from torch.utils.cpp_extension import CppExtension\n"
+    "extension = CppExtension('hamming_sim._C', ['a.cpp'])",
+    "a.cpp": "",
+}
+ONE_HEADER = {
+    "setup.py": "from torch.utils.cpp_extension import CppExtension\n"
+    "setup(ext_modules=[CppExtension('a._C', ['a.cpp'])])",
+    "a.cpp": 'void pause() { asm volatile("pause"); }',
+}
+TORCHANI = {
+    "setup.py": "def setup_kwargs():\n    if not os.getenv('TORCHANI_BUILD_EXT'):\n        return {}\n"
+    "    from torch.utils.cpp_extension import CUDAExtension\n"
+    "    return {'ext_modules': [CUDAExtension(**cuaev_kwargs)]}\nsetup(**setup_kwargs())",
+}
+VESIN_TORCH = {
+    "setup.py": "class sdist_with_lib(sdist):\n    def run(self):\n        urlretrieve(URL)\n"
+    "setup(ext_modules=[Extension('vesin_torch', [])], cmdclass={'sdist': sdist_with_lib})",
+}
 IHM = {"setup.py": "setup(name='ihm', ext_modules=[Extension('ihm._format', ['src/a.c'])])", "src/a.c": ""}
 ONE_KERNEL = (
     "from torch.utils.cpp_extension import CUDAExtension\n"
@@ -59,6 +87,11 @@ KINDS: list[tuple[str, Files, str]] = [
     ("cuda", {"setup.py": ONE_KERNEL, "a.cu": 'void f() { asm volatile("x"); }'}, "a.cu:1, which has PTX"),
     ("cuda", {"setup.py": ONE_KERNEL, "a.cu": '#include "b.h"', "b.h": "#include <cutlass/a.h>"}, "b.h:1"),
     ("torch", TORCHSORT, "setup.py:1 imports torch, which the source does not declare; setup.py:4 defines"),
+    ("torch", DBSCAN_TORCH, "setup.py:1 imports torch, which the source does not declare; setup.py:4"),
+    ("torch", HAMMING_SIM, "scripts/build_extension.py:1 imports torch"),
+    ("torch", ONE_HEADER, "setup.py:1 imports torch"),
+    ("torch", TORCHANI, "setup.py:4 imports torch, which the source does not declare; setup.py:5"),
+    ("compiled", VESIN_TORCH, "setup.py:4 defines vesin_torch (Extension)"),
     ("torch", {"setup.py": ONE_KERNEL, "a.cu": "#include <cuda_runtime.h>\n"}, "setup.py:1 imports torch"),
     ("compiled", IHM, "setup.py:1 defines ihm._format (Extension)"),
     ("downloads", OPENEQUIVARIANCE, "CMakeLists.txt:3 downloads files"),

@@ -396,7 +396,9 @@ def test_cuda_and_unpinned_torch_requirements_are_reported(
     make_wheel: MakeWheel, compile_object: Compile
 ) -> None:
     files = {OP: compile_object("op.so", SOURCE).read_bytes()}
-    wheel = make_wheel(files=files, tags=TAGS, metadata=metadata("nvidia-cublas-cu12==1", "torch>=2"))
+    wheel = make_wheel(
+        files=files, tags=TAGS, metadata=metadata("nvidia-cublas-cu12==1", "nvidia-ml-py", "torch>=2")
+    )
     assert ids(audit_wheel(wheel)) == ["nvidia-requirement"]
     assert "torch-not-pinned" in ids(audit_wheel(wheel), "info")
     pinned = make_wheel(

@@ -43,7 +43,7 @@ def test_distributions_without_wheels_are_built_and_installed(tmp_path: Path) ->
 
 def test_draft_from_git_is_built_for_a_gpu(rig: Rig, repository: Repository) -> None:
     site = Site(rig, "fusedtiny==1.0")
-    drafted = site.matrix("recipe", "draft", f"git+{repository.url}@{repository.new}")
+    drafted = site.matrix("catalog", "draft", f"git+{repository.url}@{repository.new}")
     assert drafted.returncode == 0, drafted.stderr
     assert "fusedtiny_cuda, CUDAExtension or CppExtension" in drafted.stdout
     (site.work / "matrix.toml").write_text('catalog = ["fusedtiny.toml"]\n')

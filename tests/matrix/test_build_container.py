@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import resource
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -639,6 +640,7 @@ echo call >> "$STANDINS/calls"
 [ -n "$folder" ] || exit 0
 echo "home = /opt" > "$folder/pyvenv.cfg"
 echo /opt/venv/lib/sympy.py > "$folder/hidden.txt"
+[ -z "$LARGE" ] || for name in 1 2 3; do head -c 120000 /dev/urandom > "$folder/$name"; done
 touch -d "@$(($(date +%s) - 1000 * $(wc -l < "$STANDINS/calls")))" "$folder"/*
 [ -z "$KILLED" ] || kill -9 "$PPID"
 """
@@ -740,8 +742,30 @@ def _killed(real: Callable[..., Any], moment: str, *args: Any, **options: Any) -
     os._exit(137)
 
 
-def test_layer_needs_its_image_and_its_name(on_image: Path, capsys: Capture) -> None:
-    assert main(["build-layer", "x.sif"]) == 2
+def test_full_disk_leaves_the_older_layer(on_image: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    """A limit on the size of files takes the place of the disk; each file in the layer is below it."""
+    assert layer() == 0
+    first = Path("x.sqsh").read_bytes()
+    monkeypatch.setenv("LARGE", "1")
+    change_image(on_image)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, limits[1]))
+    try:
+        assert layer() in {1, 3}
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "Write failed because File too large" in capsys.readouterr().err.rpartition("error: ")[2]
+    assert Path("x.sqsh").read_bytes() == first
+    assert layer() == 0
+    assert len(Path("x.sqsh").read_bytes()) > 1 << 18
+    assert not [*Path("x.sqsh.files").glob("x.sqsh*")]
+
+
+def test_layer_needs_its_image_and_its_name(on_image: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    monkeypatch.setattr("matrix.command_line.context.Context.resolve", None)  # OUT is checked before
+    assert main(["build-layer", "x.sif", "einops"]) == 2
+    monkeypatch.undo()
+    monkeypatch.chdir(on_image)
     assert (
         "The first argument is the layer to build, but 'x.sif' does not end in .sqsh."
         in capsys.readouterr().err

@@ -259,7 +259,6 @@ WRITING = {
     "table": ["torch"],
     "env": ["--for", "pip"],
     "report": [],
-    "recipe": ["draft", "."],
     "catalog": ["site"],
     "farm": ["plan"],
     "check": ["file.txt", "--repair"],

@@ -36,7 +36,7 @@ def complete(line: str, cwd: Path, shell: str = "fish", **variables: str) -> lis
 @pytest.mark.parametrize(
     ("line", "shown"),
     [
-        ("matrix reci", ["recipe"]),
+        ("matrix catalog dra", ["draft"]),
         ("matrix build-wheels --site lumi-g bitsa", ["bitsandbytes"]),
         ("matrix resolve --site lumi-", ["lumi-c", "lumi-g"]),
         ("matrix table --gfx gfx90", ["gfx900", "gfx906", "gfx908", "gfx90a", "gfx90c"]),

@@ -204,7 +204,7 @@ def test_script_gives_cotainr_clean_environment_and_index(scripted: Path) -> Non
         f"bind={bind},{bind},unset",
         ANY,
     ]
-    assert re.fullmatch(r"tmp=/tmp/matrix-\w+ python=unset cache=1", rest[-1])
+    assert re.fullmatch(r"tmp=/tmp/matrix-\S+ python=unset cache=1", rest[-1])
     assert "TMPDIR=/scratch/p is not visible in the container" in done.stderr
     assert (scripted / "old.sif").read_text() == "new\n"
     assert sorted(path.name for path in scripted.glob("*.sif*")) == ["base image.sif", "old.sif"]
@@ -265,8 +265,14 @@ def test_killed_build_is_reported_and_repeated(scripted: Path, visible: Path) ->
         os.killpg(os.getpgid(child), signal.SIGKILL)
     (left,) = scripted.glob("old.sif*")
     assert left.suffix != ".sif"
-    done = run_script(scripted, "old.sif", MATRIX_BASE_IMAGE=str(scripted / "base image.sif"))
+    (unpacked,) = visible.iterdir()
+    other = unpacked.with_name(unpacked.name.replace(f"-{process.pid}-", f"-{os.getpid()}-"))  # it runs
+    other.mkdir()
+    assert (unpacked / "sandbox").is_dir()
+    image = str(scripted / "base image.sif")
+    done = run_script(scripted, "old.sif", MATRIX_BASE_IMAGE=image, TMPDIR=str(visible))
     assert done.returncode == 0, done.stderr
+    assert [*visible.iterdir()] == [other]
     assert f"./{left.name} belongs to a build that still runs or was killed" in done.stderr
     assert (scripted / "old.sif").read_text() == "new\n"
 
@@ -297,7 +303,7 @@ def test_certificates_reach_container_as_copies(scripted: Path, variable: str) -
     assert run_script(scripted, **{"MATRIX_BASE_IMAGE": base, variable: hidden}).returncode == 0
     lines = (scripted / "env.txt").read_text().splitlines()
     (line,) = (line for line in lines if line.startswith(f"{variable}="))
-    assert re.fullmatch(rf"{variable}=/tmp/matrix-\w+/{variable}\.pem", line)
+    assert re.fullmatch(rf"{variable}=/tmp/matrix-[^/]+/{variable}\.pem", line)
     assert (scripted / f"{variable}.copy").read_bytes() == Path(hidden).read_bytes()
 
 

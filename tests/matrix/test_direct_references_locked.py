@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import tomllib
 import zipfile
@@ -11,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from builders.storage.files import sha256_of
+from builders.sources import obtain
+from builders.storage.files import sdist_path, sha256_of
 from matrix.cli import main
+from resolver.errors import MatrixError
 from resolver.lock import read_lock
 from tests.builders.gitrepos import commit, git
 
@@ -56,60 +57,58 @@ def _env(consumer: str, *options: str) -> str:
     return Path("written").read_text()
 
 
-def test_lock_has_commit_and_hash(references: dict[str, str]) -> None:
+def test_lock_builds_commit_and_directory_and_pins_the_wheel(references: dict[str, str]) -> None:
     lock = read_lock(Path("matrix.lock"))
     picks = {pick.name: pick for pick in lock.distributions}
-    assert {name: picks[name].direct_url for name in references} == references
-    assert {name: picks[name].version for name in references} == {
-        "repo": "1.2",
-        "tree": "1.2",
-        "some-wheel": "3.0",
+    assert {name: picks[name].files[0].url for name in ("repo", "tree")} == {
+        name: references[name] for name in ("repo", "tree")
     }
+    for name in ("repo", "tree"):
+        pick = picks[name]
+        assert (pick.origin, pick.version, pick.sdist and pick.sdist.file) == (
+            "build", "1.2", f"{name}-1.2.tar.gz",
+        )  # fmt: skip
+        assert pick.recipe is not None
+        assert pick.source is not None
+        assert pick.source.kind == "pure"
+    assert picks["some-wheel"].direct_url == references["some-wheel"]
     assert lock.is_complete
 
 
 @pytest.mark.parametrize("consumer", ["pip", "cotainr"])
-def test_requirements_have_the_urls(references: dict[str, str], consumer: str) -> None:
+def test_requirements_have_wheels_only(references: dict[str, str], consumer: str) -> None:
     text = _env(consumer)
-    for name, url in references.items():
-        assert f"{name} @ {url}\n" in text
-
-
-def test_uv_has_sources_without_fragments(references: dict[str, str], tmp_path: Path) -> None:
-    project = tomllib.loads(_env("uv"))
-    assert project["tool"]["uv"]["sources"] == {
-        "repo": {
-            "git": f"{tmp_path.as_uri()}/repo",
-            "rev": references["repo"].rpartition("@")[2].partition("#")[0],
-            "subdirectory": "python",
-        },
-        "tree": {"path": str(tmp_path / "tree")},
-        "some-wheel": {"path": str(tmp_path / "Some_Wheel-3.0-py3-none-any.whl")},
-    }
-
-
-def test_pylock_has_commit_directory_and_archive(references: dict[str, str], tmp_path: Path) -> None:
-    assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 0
-    packages = {entry["name"]: entry for entry in tomllib.loads(Path("pylock.toml").read_text())["packages"]}
-    url, _, digest = references["some-wheel"].partition("#sha256=")
-    size = (tmp_path / "Some_Wheel-3.0-py3-none-any.whl").stat().st_size
-    assert packages["some-wheel"]["archive"] == {"url": url, "size": size, "hashes": {"sha256": digest}}
-    assert packages["tree"]["directory"] == {"path": str(tmp_path / "tree")}
-    assert packages["repo"]["vcs"] == {
-        "type": "git",
-        "url": f"{tmp_path.as_uri()}/repo",
-        "commit-id": references["repo"].rpartition("@")[2].partition("#")[0],
-        "subdirectory": "python",
-    }
+    assert f"some-wheel @ {references['some-wheel']}\n" in text
+    assert "repo==1.2+cpu" in text
+    assert "git+" not in text
 
 
 @pytest.mark.usefixtures("references")
-def test_wheelhouse_has_sdists_of_project_and_commit(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["farm", "fetch", "--wheelhouse", "wheels", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["missing"] == []
-    names = {path.name for path in Path("wheels").iterdir()}
-    assert names == {"repo-1.2.tar.gz", "tree-1.2.tar.gz", "Some_Wheel-3.0-py3-none-any.whl"}
-    text = _env("pip", "--wheelhouse", "wheels")
-    for name, file in (("repo", "repo-1.2.tar.gz"), ("tree", "tree-1.2.tar.gz")):
-        assert f"{name}==1.2 --hash=sha256:{sha256_of(Path('wheels', file))}\n" in text
-    assert "@" not in text.partition("--find-links")[2]
+def test_uv_has_sources_without_fragments(tmp_path: Path) -> None:
+    sources = tomllib.loads(_env("uv"))["tool"]["uv"]["sources"]
+    assert sources["some-wheel"] == {"path": str(tmp_path / "Some_Wheel-3.0-py3-none-any.whl")}
+    assert sources["repo"].keys() == sources["tree"].keys() == {"index"}
+
+
+def test_pylock_has_the_archive(references: dict[str, str], tmp_path: Path) -> None:
+    url, _, digest = references["some-wheel"].partition("#sha256=")
+    Path("matrix.lock").unlink()
+    Path("matrix.toml").unlink()
+    options = ["--backend", "cpu", "--index-url", "empty", "--python", "3.12"]
+    assert main(["resolve", f"some-wheel @ {url}", *options]) == 0
+    assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 0
+    (package,) = tomllib.loads(Path("pylock.toml").read_text())["packages"]
+    size = (tmp_path / "Some_Wheel-3.0-py3-none-any.whl").stat().st_size
+    assert package["archive"] == {"url": url, "size": size, "hashes": {"sha256": digest}}
+
+
+@pytest.mark.usefixtures("references")
+def test_changed_directory_is_not_what_was_locked(tmp_path: Path) -> None:
+    lock = read_lock(Path("matrix.lock"))
+    pick = next(pick for pick in lock.distributions if pick.name == "tree")
+    assert pick.sdist is not None
+    assert not obtain(pick).fetched
+    sdist_path(pick.sdist).unlink()
+    (tmp_path / "tree" / "new.py").write_text("")
+    with pytest.raises(MatrixError, match="does not have the pinned hash"):
+        obtain(pick)

@@ -279,3 +279,14 @@ def test_diff_uses_the_locked_image(capsys: Capture) -> None:
     assert {change["effect"] for change in answer["consequences"] if change["kind"] == "lock"} == {"breaks"}
     answer = run_json(capsys, "diff", "matrix.lock", "other.lock")
     assert [change["name"] for change in answer["consequences"]] == ["kernel-driver"]
+
+
+def test_layer_needs_an_image_with_python(image: Path, capsys: Capture) -> None:
+    """Else torch would be planned for a Python that nothing has."""
+    words = ["build-layer", "x.sqsh", "--base-image", str(image), "--gfx90a", "--driver", "6.3"]
+    assert main([*words, "torch"]) == 2
+    assert (
+        "mine.sif has no Python, so it keeps nothing, and nothing can be installed over it."
+        in capsys.readouterr().err
+    )
+    assert not Path("x.sqsh").exists()

@@ -345,9 +345,9 @@ def test_path_on_the_command_line() -> None:
     ("pyproject", "reason"),
     [
         (None, "not a Python project"),
-        ("[build-system]\nrequires = []\n", "no [project] table"),
-        ("[project]\nname = 'a'\ndynamic = ['version']\n", "version is dynamic"),
-        ("[project]\nname = 'a'\n", "no version"),
+        ("[build-system]\nrequires = []\n", "does not state a valid name"),
+        ("[project]\nname = 'a'\ndynamic = ['version']\n", "computes its version"),
+        ("[project]\nname = 'a'\n", "computes its version"),
         ("[project]\nname = 'a'\nversion = 'x y'\n", "not a valid version"),
         ("[project]\nname = 1\n", "project.name"),
         ("[project", "not a valid pyproject.toml"),
@@ -581,10 +581,10 @@ def test_project_on_this_machine_is_resolved_and_pinned_by_its_url(
     assert main(["resolve", "./lib", "--backend", "cpu", "--index-url", "empty"]) == 0
     pick = read_lock(Path("matrix.lock")).pick("my-library")
     assert pick is not None
-    assert (pick.version, pick.direct_url) == ("1.2", f"{tmp_path.as_uri()}/lib")
+    assert (pick.version, pick.origin, pick.files[0].url) == ("1.2", "build", f"{tmp_path.as_uri()}/lib")
     capsys.readouterr()
     assert main(["env", "--for", "pip"]) == 0
-    assert f"my-library @ {tmp_path.as_uri()}/lib" in capsys.readouterr().out
+    assert "\nmy-library==1.2+cpu" in capsys.readouterr().out
 
 
 def test_constraints_are_in_the_request_of_the_lock() -> None:

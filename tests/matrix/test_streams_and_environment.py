@@ -43,7 +43,7 @@ LINES = {
     "graph": ["explain", "--graph", "deepspeed"],
     "index": ["index", "check"],
     "plan": ["farm", "plan"],
-    "recipe": ["recipe", "draft", "project"],
+    "draft": ["catalog", "draft", "project"],
     "resolve": ["resolve", "torch==2.13.0", "--backend", "cpu"],
     "site": ["catalog", "site", "-o", "here.toml"],
     "table": ["table", "deepspeed==0.19.8", "--backend", "cpu"],

@@ -95,7 +95,7 @@ def _conflict(catalog: Catalog, request: Request) -> Conflict:
 
 CONFLICTS: dict[str, Callable[[Catalog], Request]] = {
     "ROCm above the driver": lambda c: ask(c, "rocm==7.1.*", day="2026-02-15"),
-    "Python above torch": lambda c: ask(c, "torch==2.5.* python==3.13"),
+    "Python above torch": lambda c: ask(c, "torch==2.4.* python==3.13"),
     "Apex and torch": lambda c: ask(c, "apex==1.8.0 torch==2.9.1", day="2026-04-01"),
     "bitsandbytes and ROCm": lambda c: ask(c, "bitsandbytes>=0.49 rocm==6.0.3", day="2026-02-01"),
     "two pins of torch": lambda c: ask(c, "torch==2.5.1 torch==2.9.1"),

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
-from itertools import pairwise, product
+from itertools import count, pairwise, product
 from time import monotonic, sleep
 from typing import Any
 
@@ -253,7 +253,7 @@ def test_conflict_is_reported_before_suggestions_are_searched(monkeypatch: pytes
 
     search = suggest.suggest
 
-    def suggested(*args: Any, **kwargs: Any) -> tuple[Suggestion, ...]:
+    def suggested(*args: Any, **kwargs: Any) -> tuple[tuple[Suggestion, ...], bool]:
         events.append("search")
         return search(*args, **kwargs)
 
@@ -282,4 +282,27 @@ def test_suggestions_have_a_limit_of_time(monkeypatch: pytest.MonkeyPatch) -> No
     answer = resolve(load(), ask(load(), "a==1 b==2"), SlowIndexes(projects))
     assert isinstance(answer, Conflict)
     assert answer.suggestions == ()
+    assert [warning.id for warning in answer.warnings] == ["suggestions-stopped"]
     assert monotonic() - began < 5
+
+
+def test_suggestions_do_not_depend_on_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    projects: dict[str, dict[str, list[str]]] = {
+        "a": {"1": ["b<2"], "2": ["c"]},
+        "b": {"1": ["c"], "2": []},
+        "c": {"1": []},
+    }
+
+    def suggestions() -> tuple[tuple[Suggestion, ...], list[str]]:
+        answer = resolve(load(), ask(load(), "a==1 b==2"), FakeIndexes(projects))
+        assert isinstance(answer, Conflict)
+        return answer.suggestions, [warning.id for warning in answer.warnings]
+
+    usual, warnings = suggestions()
+    assert len(usual) == 2
+    assert warnings == []
+    clock = count(step=0.9)  # each change takes that many seconds
+    monkeypatch.setattr(suggest, "monotonic", lambda: next(clock))
+    assert suggestions() == (usual, [])
+    monkeypatch.setattr(suggest, "MOST_TRIES", 1)
+    assert suggestions() == (usual[:1], ["suggestions-stopped"])

@@ -336,6 +336,18 @@ def test_slightly_older_release_avoids_source_build(source: FakeRelease, asked: 
     assert chosen(projects, asked, f"lib=={passed + 1}")["lib"] == str(passed + 1)
 
 
+@pytest.mark.parametrize(("newest", "named"), [({}, True), ({"3": FakeRelease(requires=["other<1"])}, False)])
+def test_wheel_is_the_reason_only_if_the_newest_release_lacks_one(
+    newest: dict[str, FakeRelease], named: bool
+) -> None:
+    releases = {"1": FakeRelease(), "2": STATIC, **newest}
+    projects: Projects = {"lib": releases, "other": {"1": []}}
+    resolution = answer(projects, "lib", "other")
+    assert isinstance(resolution, Resolution)
+    assert resolution.version_of("lib") == "1"
+    assert ["newer-has-no-wheel"] * named == [one.id for one in resolution.warnings if "no wheel" in one]
+
+
 def test_much_older_release_does_not_replace_source_build() -> None:
     releases: dict[str, FakeRelease] = {
         "1": FakeRelease(),

@@ -12,10 +12,10 @@ from resolver.model import Conflict, Request, Resolution
 from tests.resolver.solve_helpers import ask, requirement
 
 
-def _picked(catalog: Catalog, request: Request) -> dict[str, str]:
+def _chosen(catalog: Catalog, request: Request) -> Resolution:
     answer = resolve(catalog, request)
     assert isinstance(answer, Resolution)
-    return {pick.name: pick.key for pick in answer.picks}
+    return answer
 
 
 @pytest.mark.slow
@@ -25,8 +25,8 @@ def _picked(catalog: Catalog, request: Request) -> dict[str, str]:
 )
 def test_rejected_version_conflicts_when_requested(requirements: str, name: str, catalog: Catalog) -> None:
     request = ask(catalog, requirements, prefer="newest")
-    picked = _picked(catalog, request)
-    rejected, _ = rejected_versions(catalog, request, picked, name)
+    chosen = _chosen(catalog, request)
+    rejected, _ = rejected_versions(catalog, request, None, chosen, name)
     assert rejected
     for row in rejected:
         version, _, variant = row.version.partition(" ")
@@ -36,43 +36,43 @@ def test_rejected_version_conflicts_when_requested(requirements: str, name: str,
             assert all(item.text and item.source for item in row.core)
         elif row.instead:
             other, now, then = astuple(row.instead)
-            assert picked[other] == now != then
+            assert chosen.pick(other).key == now != then  # type: ignore[union-attr]
 
 
 def test_rejected_torch_names_excluding_request(catalog: Catalog) -> None:
     request = ask(catalog, "torch rocm==6.4.*", day="2026-06-01")
-    before, more = rejected_versions(catalog, request, _picked(catalog, request), "torch", limit=99)
-    assert more == 0
-    rejected = {row.version: row for row in before}
-    newest = rejected["2.10.0+rocm7.0"]
+    asked = requirement("torch==2.10.0+rocm7.0").specifier
+    (newest,), more = rejected_versions(
+        catalog, request, None, _chosen(catalog, request), "torch", specifier=asked
+    )
+    assert (newest.version, more) == ("2.10.0+rocm7.0", 0)
     assert any("2.10.0+rocm7.0 is built for ROCm 7.0" in item.text for item in newest.core)
     assert any("rocm==6.4.*" in item.text for item in newest.core)
 
 
 def test_rejected_version_names_changed_component(catalog: Catalog) -> None:
     request = ask(catalog, "vllm", day="2026-06-01")
-    picked = _picked(catalog, request)
-    rejected = {row.version: row for row in rejected_versions(catalog, request, picked, "vllm")[0]}
-    assert rejected["0.18.1"].instead == Instead("rocm", picked["rocm"], "7.0.2")
+    chosen = _chosen(catalog, request)
+    rejected = {row.version: row for row in rejected_versions(catalog, request, None, chosen, "vllm")[0]}
+    assert rejected["0.18.1"].instead == Instead("rocm", chosen.version_of("rocm"), "7.0.2")
     assert rejected["0.18.1"].core == ()
 
 
 def test_absent_component_has_no_rejected_versions(catalog: Catalog) -> None:
     request = ask(catalog, "torch")
-    picked = _picked(catalog, request)
-    assert rejected_versions(catalog, request, picked, "apex") == ([], 0)
-    assert rejected_versions(catalog, request, picked, "gfx") == ([], 0)
+    chosen = _chosen(catalog, request)
+    assert rejected_versions(catalog, request, None, chosen, "apex") == ([], 0)
+    assert rejected_versions(catalog, request, None, chosen, "gfx") == ([], 0)
 
 
-def test_rejected_versions_beyond_limit_are_counted(catalog: Catalog) -> None:
+def test_versions_beyond_the_limit_are_counted(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     request = ask(catalog, "apex", day="2026-06-01")
-    picked = _picked(catalog, request)
-    everything, none = rejected_versions(catalog, request, picked, "torch", limit=999)
-    first, more = rejected_versions(catalog, request, picked, "torch", limit=2)
-    assert (none, first, more) == (0, everything[:2], len(everything) - 2)
+    chosen = _chosen(catalog, request)
+    usual, rest = rejected_versions(catalog, request, None, chosen, "torch")
+    monkeypatch.setattr("resolver.answers.rejected.MAX_REJECTED", 2)
+    first, more = rejected_versions(catalog, request, None, chosen, "torch")
+    assert (first, more) == (usual[:2], rest + len(usual) - 2)
     assert more > 0
-    last = everything[-1]
-    specifier = requirement(f"torch=={last.version.partition(' ')[0]}").specifier
-    rejected, _ = rejected_versions(catalog, request, picked, "torch", specifier=specifier)
-    assert last in rejected
-    assert len(rejected) < len(everything)
+    third = requirement(f"torch=={usual[2].version.partition(' ')[0]}").specifier
+    asked, _ = rejected_versions(catalog, request, None, chosen, "torch", specifier=third)
+    assert usual[2] in asked

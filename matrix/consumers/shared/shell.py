@@ -56,8 +56,13 @@ def stoppable(script: str, target: str) -> str:
     return fill("stoppable.sh", script=script, target=target)
 
 
-def container_environment() -> str:
-    """Return the lines that prepare the environment for a container."""
+def temporary_directory(target: str) -> str:
+    """Return the lines that make a directory in ``$temporary`` for the making of `target`."""
+    return fill("temporary.sh", target=target)
+
+
+def container_environment(target: str) -> str:
+    """Return the lines that prepare the environment for a container, whose path is in that shell variable."""
     return fill(
         "environment_of_container.sh",
         runtime=fill("runtime.sh"),
@@ -66,6 +71,7 @@ def container_environment() -> str:
         certificates=" ".join(CERTIFICATE_VARIABLES),
         visible=" | ".join(f"{path}/*" for path in VISIBLE),
         temporary=str(VISIBLE[0]),
+        directory=temporary_directory(target),
     )
 
 

@@ -25,7 +25,7 @@ old=$target.old-$$
 # If tykky is killed, it leaves its temporary files. They are removed with this directory.
 temporary=${CW_BUILD_TMPDIR:-${TMPDIR:-/tmp}}
 mkdir -p -- "$temporary"
-temporary=$(mktemp -d -- "$temporary/matrix-XXXXXX") || fail "cannot create a directory for temporary files"
+@TEMPORARY@
 finish() {
     [ -e "$target" ] || [ ! -e "$old" ] || mv -- "$old" "$target"
     rm -rf -- "$new"

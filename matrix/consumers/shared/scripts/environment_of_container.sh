@@ -16,7 +16,8 @@ for variable in TMPDIR TEMP TMP; do
             ;;
     esac
 done
-temporary=$(mktemp -d -- "${TMPDIR:-@TEMPORARY@}/matrix-XXXXXX") || fail "cannot create a directory for temporary files"
+temporary=${TMPDIR:-@TEMPORARY@}
+@DIRECTORY@
 trap 'rm -rf -- "$temporary"' EXIT
 # The container may lack the certificates of this machine, or have other certificates at their paths.
 for variable in @CERTIFICATES@; do

@@ -1,4 +1,4 @@
-"""``matrix recipe draft``: drafts and rejected sources. tests/integration builds a real draft."""
+"""``matrix catalog draft``: drafts and rejected sources. tests/integration builds a real draft."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def row(rows: list[dict[str, Any]], **keys: str) -> dict[str, Any]:
 
 
 def test_draft_of_a_directory_is_a_valid_catalog(project: Path, capsys: Capture) -> None:
-    assert main(["recipe", "draft", str(project)]) == 0
+    assert main(["catalog", "draft", str(project)]) == 0
     output = capsys.readouterr()
     assert "tiny.cpu, CppExtension (setup.py:7)" in output.out
     assert "this machine only" in output.out
@@ -126,7 +126,7 @@ def test_draft_of_a_directory_is_a_valid_catalog(project: Path, capsys: Capture)
 
 
 def test_resolve_and_build_wheels_accept_the_draft(project: Path, capsys: Capture) -> None:
-    assert main(["recipe", "draft", str(project), "-q"]) == 0
+    assert main(["catalog", "draft", str(project), "-q"]) == 0
     request = ["tiny", "torch==2.13.0", "--backend", "cpu", "--catalog", "tiny.toml"]
     assert main(["resolve", *request, "-q"]) == 0
     assert main(["resolve", "tiny", "--gfx90a", "--catalog", "tiny.toml", "-q", "--no-lock"]) == 0
@@ -136,14 +136,14 @@ def test_resolve_and_build_wheels_accept_the_draft(project: Path, capsys: Captur
 
 
 def test_project_on_an_index(index: str, capsys: Capture) -> None:
-    assert main(["recipe", "draft", "Tiny", "--index-url", index, "--format", "json"]) == 0
+    assert main(["catalog", "draft", "Tiny", "--index-url", index, "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["origin"] == "tiny-1.0.tar.gz"
     assert [extension["name"] for extension in document["facts"]["extensions"]] == ["tiny.cpu", "tiny.gpu"]
     assert any("cuda.is_available" in gap for gap in document["gaps"]) is False
     assert row(drafted()["requires"], on="torch")["status"] == "observed"
     assert drafted()["package"][0]["pypi"] == "same"
-    assert main(["recipe", "draft", "tiny<1", "--index-url", index, "-o", "old.toml"]) == 0
+    assert main(["catalog", "draft", "tiny<1", "--index-url", index, "-o", "old.toml"]) == 0
     assert drafted("old.toml")["release"][0]["version"] == "0.9"
 
 
@@ -155,21 +155,21 @@ def test_commit_with_submodules(tmp_path: Path, capsys: Capture) -> None:
     head = add_submodule(outer, "csrc/inner", inner, inner.as_uri())
     git(outer, "tag", "v1.5")
     url = f"git+{outer.as_uri()}"
-    assert main(["recipe", "draft", url]) == 2
+    assert main(["catalog", "draft", url]) == 2
     assert "--release VERSION" in capsys.readouterr().err
-    assert main(["recipe", "draft", f"{url}@v1.5", "--format", "json"]) == 0
+    assert main(["catalog", "draft", f"{url}@v1.5", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["facts"]["submodules"] == {"csrc/inner": True}
     (release,) = drafted()["release"]
     assert release["version"] == "1.5"
     assert release["git"] == {"url": outer.as_uri(), "commit": head, "submodules": ["csrc/inner"]}
-    assert main(["recipe", "draft", f"{url}@{head}", "--release", "2.0"]) == 0
+    assert main(["catalog", "draft", f"{url}@{head}", "--release", "2.0"]) == 0
     assert drafted()["release"][0]["version"] == "2.0"
 
 
 def test_sdist_file(tmp_path: Path) -> None:
     path = tmp_path / "tiny-1.0.tar.gz"
     content = make_sdist(path, FILES)
-    assert main(["recipe", "draft", str(path)]) == 0
+    assert main(["catalog", "draft", str(path)]) == 0
     assert drafted()["release"][0]["sdist"]["sha256"] == hashlib.sha256(content).hexdigest()
     path.unlink()
     assert main(["resolve", "tiny", "--backend", "cpu", "--catalog", "tiny.toml", "-q"]) == 0
@@ -188,7 +188,7 @@ def test_hostile_source_gives_a_valid_draft(tmp_path: Path, capsys: Capture) -> 
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "b.py").write_text("import outside_of_the_source")
     files = {"setup.py": setup, "pyproject.toml": pyproject}
-    assert main(["recipe", "draft", str(write(tmp_path / "tiny", files))]) == 0
+    assert main(["catalog", "draft", str(write(tmp_path / "tiny", files))]) == 0
     output = capsys.readouterr().out
     assert "\x1b" not in output
     assert "'not valid', which is not a valid requirement" in output
@@ -199,7 +199,7 @@ def test_hostile_source_gives_a_valid_draft(tmp_path: Path, capsys: Capture) -> 
 @pytest.mark.parametrize("name", ["../../escaped", "two words", ""])
 def test_invalid_name_is_rejected(name: str, tmp_path: Path, capsys: Capture) -> None:
     files = {"setup.py": f"setup(name={name!r}, version='1')"}
-    assert main(["recipe", "draft", str(write(tmp_path / "tiny", files))]) == 2
+    assert main(["catalog", "draft", str(write(tmp_path / "tiny", files))]) == 2
     assert "does not state a valid name" in capsys.readouterr().err
     assert list(Path().iterdir()) == []
 
@@ -208,28 +208,28 @@ def test_cuda_only_source_has_no_recipe_for_the_cpu(tmp_path: Path) -> None:
     files = FILES | {
         "setup.py": "CUDAExtension('tiny.gpu', ['csrc/gpu.cu'])\nsetup(name='tiny', version='1')"
     }
-    assert main(["recipe", "draft", str(write(tmp_path / "tiny", files))]) == 0
+    assert main(["catalog", "draft", str(write(tmp_path / "tiny", files))]) == 0
     document = drafted()
     assert "backend" not in document["release"][0]  # its default is ROCm alone
     assert [recipe["backend"] for recipe in document["recipe"]] == ["rocm"]
 
 
 def test_kernels_without_hip_are_reported(tmp_path: Path, capsys: Capture) -> None:
-    main(["recipe", "draft", str(write(tmp_path / "tiny", FILES | {"csrc/gpu.cu": ""}))])
+    main(["catalog", "draft", str(write(tmp_path / "tiny", FILES | {"csrc/gpu.cu": ""}))])
     assert "whether the kernels compile for ROCm" in capsys.readouterr().out
     assert "# - whether the kernels compile for ROCm" in Path("tiny.toml").read_text()
 
 
 def test_same_directory_gives_the_same_draft(project: Path) -> None:
-    assert main(["recipe", "draft", str(project), "-q"]) == 0
+    assert main(["catalog", "draft", str(project), "-q"]) == 0
     first = Path("tiny.toml").read_text()
-    assert main(["recipe", "draft", str(project), "-q"]) == 0
+    assert main(["catalog", "draft", str(project), "-q"]) == 0
     assert Path("tiny.toml").read_text() == first
 
 
 def test_edited_file_is_not_replaced(project: Path, capsys: Capture) -> None:
     Path("tiny.toml").write_text("schema = 1\n")
-    assert main(["recipe", "draft", str(project)]) == 2
+    assert main(["catalog", "draft", str(project)]) == 2
     assert "Nothing was written" in capsys.readouterr().err
     assert Path("tiny.toml").read_text() == "schema = 1\n"
 
@@ -255,7 +255,7 @@ def test_edited_file_is_not_replaced(project: Path, capsys: Capture) -> None:
 def test_bad_source(source: str, code: int, message: str, index: str, capsys: Capture) -> None:
     for name in ("damaged-1.0.tar.gz", "tiny-1.0-py3-none-any.whl"):
         Path("..", name).write_text("no archive")
-    assert main(["recipe", "draft", source, "--index-url", index]) == code
+    assert main(["catalog", "draft", source, "--index-url", index]) == code
     output = capsys.readouterr()
     assert message in output.err
     assert "Traceback" not in output.err

@@ -1,4 +1,4 @@
-"""``matrix recipe draft``: catalog rows for an extension that the catalog does not have."""
+"""``matrix catalog draft``: catalog rows for an extension that the catalog does not have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from builders.source_facts.recipe_draft import MARK, components_of, draft_text, 
 from builders.storage.files import write_atomic
 from matrix.api import package_indexes
 from matrix.command_line.options import (
-    add_action,
     add_catalog,
     add_format,
     add_index_access,
@@ -34,12 +33,12 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Row
 
 SUMMARY = "draft a recipe for an extension that the catalog does not have"
-EXAMPLE = "matrix recipe draft torchsort"
+EXAMPLE = "matrix catalog draft torchsort"
 _MOST_SHOWN = 12  # variables
 
 
 class DraftResult(JsonDocument, kw_only=True):
-    """The JSON output of ``matrix recipe draft``."""
+    """The JSON output of ``matrix catalog draft``."""
 
     status: Literal["ok"] = "ok"
     file: str
@@ -52,31 +51,29 @@ class DraftResult(JsonDocument, kw_only=True):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
-    draft = add_action(actions, "draft", "write a recipe from a source", EXAMPLE)
-    draft.add_argument(
+    parser.add_argument(
         "source",
         metavar="NAME|DIR|FILE|GIT-URL",
         type=nonempty,
         help="a project on the package index (NAME==VERSION for one release), a directory, an sdist, or a "
         "git repository (git+https://HOST/PATH@TAG)",
     )
-    draft.add_argument(
+    parser.add_argument(
         "-o",
         "--output",
         metavar="FILE",
         type=output_path,
         help="the catalog file to write (default: NAME.toml)",
     )
-    draft.add_argument(
+    parser.add_argument(
         "--release",
         metavar="VERSION",
         type=nonempty,
         help="version of a directory or commit that computes its version",
     )
-    add_index_access(draft)
-    add_catalog(draft)
-    add_format(draft)
+    add_index_access(parser)
+    add_catalog(parser)
+    add_format(parser)
 
 
 def execute(context: Context) -> int:

@@ -1,0 +1,187 @@
+"""What experts pinned for AMD machines, by day, against what is resolved for that day.
+
+Each environment is asked twice: its names without versions, and its pins. docs/explanation/hindcast.md is the
+result; ``MATRIX_RECORD=1`` rewrites it. The index is recorded (`record.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resolver.answers import suggest
+from resolver.answers.resolve import resolve
+from resolver.errors import InternalError, MatrixError
+from resolver.facts.catalog import Catalog
+from resolver.model import Conflict, Resolution
+from resolver.versions import join_words, satisfies, sort_key
+from tests.resolver.solve_helpers import ask
+from tests.support.indexes import FakeIndexes, FakeRelease
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs/explanation/hindcast.md"
+ENVIRONMENTS: list[dict[str, Any]] = tomllib.loads((HERE / "environments.toml").read_text())["environment"]
+
+
+@pytest.fixture(scope="module")
+def indexes() -> FakeIndexes:
+    recorded = tomllib.loads((HERE / "index.toml").read_text(encoding="utf-8"))
+    projects: dict[str, dict[str, FakeRelease]] = {}
+    for name, rows in recorded.items():
+        for row in rows:
+            projects.setdefault(name, {})[row["version"]] = FakeRelease(
+                requires=row["requires"],
+                requires_python=row["requires-python"],
+                wheels=row["wheels"],
+                sdist=row["sdist"],
+                uploaded=row["uploaded"],
+            )
+    return FakeIndexes(projects)
+
+
+def _split(pin: str) -> tuple[str, str, str]:
+    """Return the name, version and commit of a pin."""
+    rest, _, commit = pin.partition(" @ ")
+    name, _, version = rest.partition("==")
+    return name, version, commit
+
+
+def _is_known(catalog: Catalog, name: str) -> bool:
+    return name in catalog.package or name == "torch" or (name, False) in catalog.replaces
+
+
+def _pinned(catalog: Catalog, row: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the pins as requirements, and those whose commit the catalog does not have."""
+    requirements, unknown = [], []
+    for name, version, commit in map(_split, row["pins"]):
+        if not _is_known(catalog, name):
+            continue
+        of_commit = [
+            release
+            for release in catalog.releases_of(name)
+            if commit and release.git and (release.git.commit.startswith(commit) or release.variant == commit)
+        ]
+        if of_commit:
+            variant = f"[{of_commit[0].variant}]" if of_commit[0].variant else ""
+            requirements.append(f"{name}{variant}=={of_commit[0].version}")
+        elif commit and not version:
+            unknown.append(f"{name} @ {commit}")
+        else:
+            requirements.append(f"{name}=={version}" if version else name)
+    platform = [f"{name}=={row[name]}" for name in ("rocm",) if name in row]
+    return requirements + platform, unknown
+
+
+def _answer(
+    catalog: Catalog, indexes: FakeIndexes, row: dict[str, Any], requirements: list[str], python: str | None
+) -> Resolution | Conflict | MatrixError:
+    request = ask(catalog, " ".join(requirements), site=row["site"], day=str(row["day"]), python=python)
+    try:
+        return resolve(catalog, request, indexes)
+    except MatrixError as error:
+        return error
+
+
+def _reason(answer: Conflict | MatrixError) -> str:
+    if isinstance(answer, MatrixError):
+        return answer.message
+    return (
+        "; ".join(item.text for item in answer.core if item.kind == "fact")
+        or "the pins contradict each other"
+    )
+
+
+def _judge(catalog: Catalog, indexes: FakeIndexes, row: dict[str, Any]) -> tuple[str, str, list[str]]:
+    """Return the outcome for the pins, that of the own choice, and the differences."""
+    requirements, unknown = _pinned(catalog, row)
+    theirs = _answer(catalog, indexes, row, requirements, row.get("python"))
+    differences = [f"not in the catalog: {join_words(unknown, joiner='and')}"] if unknown else []
+    if isinstance(theirs, Resolution):
+        pins = "unknown commit" if unknown else "resolved"
+    else:
+        is_fact = isinstance(theirs, Conflict) and "inferred" not in _reason(theirs)
+        pins = (
+            "internal error"
+            if isinstance(theirs, InternalError)
+            else "refused by facts"
+            if is_fact
+            else "refused"
+        )
+        differences.append(f"pins: {_reason(theirs)}")
+    names = dict.fromkeys(name for name, _, _ in map(_split, row["pins"]) if _is_known(catalog, name))
+    ours = _answer(catalog, indexes, row, list(names), None)
+    if not isinstance(ours, Resolution):
+        differences.append(f"no pins: {_reason(ours)}")
+        return pins, "internal error" if isinstance(ours, InternalError) else "no resolution", differences
+    older = []
+    for name, version, _ in map(_split, row["pins"]):
+        pick = ours.pick(name)
+        if (
+            pick
+            and version
+            and sort_key(pick.version.partition("+")[0]) < sort_key(version.partition("+")[0])
+        ):
+            older.append(f"{name} {pick.version}, theirs {version}")
+    differences += [f"older: {join_words(older, joiner='and')}"] if older else []
+    if not older:
+        return pins, "equal or newer", differences
+    risks = isinstance(theirs, Resolution) and any(
+        "own risk" in text or "not support" in text for text in theirs.warnings
+    )
+    is_explained = risks or pins == "refused by facts"
+    return (
+        pins,
+        "older, theirs is at its own risk or refused by facts" if is_explained else "older",
+        differences,
+    )
+
+
+def test_the_rows_of_a_commit_allow_what_an_image_holds_beside_it(catalog: Catalog) -> None:
+    checked = 0
+    for image in catalog.image.values():
+        having = {"torch": image.holds.get("torch"), "rocm": image.rocm}
+        for name, version in image.holds.items():
+            commit = re.search(r"\.([0-9a-f]{7})$", version)
+            for release in catalog.releases_of(name) if commit else ():
+                if not (commit and release.git and release.git.commit.startswith(commit[1])):
+                    continue
+                for on, held in having.items():
+                    rows = [row for row in catalog.requires if row.package == name and row.on == on]
+                    rows = [row for row in rows if row.applies_to(release)]
+                    rows = [row for row in rows if row.variant] or rows
+                    stated = [text for row in rows for text in row.versions]
+                    assert not held or not stated or any(satisfies(held, text) for text in stated), (
+                        image.name,
+                        name,
+                    )
+                    checked += 1
+    assert checked >= 20
+
+
+@pytest.mark.slow
+def test_what_experts_pinned_is_accepted_and_the_own_choice_is_as_new(
+    catalog: Catalog, indexes: FakeIndexes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suggest, "SECONDS", 0.0)
+    assert len(ENVIRONMENTS) >= 60
+    rows, of_pins, of_choice = [], Counter[str](), Counter[str]()
+    for row in ENVIRONMENTS:
+        pins, choice, differences = _judge(catalog, indexes, row)
+        of_pins[pins] += 1
+        of_choice[choice] += 1
+        text = "; ".join(differences).replace("|", "\\|") or "-"
+        rows.append(f"| {row['id']} | {row['day']} | {pins} | {choice} | {text} | {row['source']} |")
+    measures = [f"| pins {name} | {count} |" for name, count in of_pins.most_common()]
+    measures += [f"| own choice {name} | {count} |" for name, count in of_choice.most_common()]
+    text = (HERE / "page.txt").read_text(encoding="utf-8")
+    text = text.format(count=len(ENVIRONMENTS), measures="\n".join(measures), rows="\n".join(rows))
+    if os.environ.get("MATRIX_RECORD"):
+        PAGE.write_text(text, encoding="utf-8")
+    assert of_pins["internal error"] == of_choice["internal error"] == 0
+    assert text == PAGE.read_text(encoding="utf-8"), "if this is better, record it: MATRIX_RECORD=1"
