@@ -32,6 +32,8 @@ _COMPILER = ("g++",)
 _SBIN = "/usr/sbin:/sbin"
 _PROCESSES = str((os.cpu_count() or 1) + 1)
 """Processes that run tests: one more than cores, because many wait for programs, jobs and downloads."""
+_PARALLEL = ("-n", _PROCESSES, "--dist", "worksteal")
+"""Tests of one file mostly run in one process, and so share what the file prepares."""
 
 
 def missing_packages(names: Collection[str]) -> list[str]:
@@ -140,7 +142,7 @@ def tests(session: nox.Session) -> None:
     if session.posargs:
         session.run("python", "-m", "pytest", *session.posargs)
         return
-    session.run("python", "-m", "pytest", "-n", _PROCESSES, "-m", "not integration and not long")
+    session.run("python", "-m", "pytest", *_PARALLEL, "-m", "not integration and not long")
     scheduled = ["-p", "tests.scheduling", "-n", _PROCESSES, "--dist", "loadscope", "--no-loadscope-reorder"]
     session.run("python", "-m", "pytest", *scheduled, "-m", "integration and not long")
 
@@ -152,16 +154,8 @@ def unit(session: nox.Session) -> None:
     No network is needed unless something must be installed.
     """
     install(session, "-e", ".[test]")
-    session.run(
-        "python",
-        "-m",
-        "pytest",
-        "-n",
-        _PROCESSES,
-        "-m",
-        "not integration and not slow and not long",
-        *session.posargs,
-    )
+    fast = [*_PARALLEL, "-m", "not integration and not slow and not long"]
+    session.run("python", "-m", "pytest", *fast, *session.posargs)
 
 
 @nox.session(default=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
@@ -9,7 +10,7 @@ import socketserver
 import stat
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,33 +20,38 @@ from wheel.wheelfile import WheelFile
 
 from builders.containers import runtime, sandbox
 from builders.installed import checks
+from matrix.input import settings as command_settings
+from matrix.input.settings import Settings, overlays
 from resolver.consequences import Side
 from resolver.consequences.questions import driver_states
+from resolver.facts import catalog as catalog_module
 from resolver.facts import catalog_files, schema
-from resolver.facts.catalog import Catalog, load
+from resolver.facts.catalog import Catalog
 from tests.rig.rig import Rig, the_rig
 
 settings.register_profile(
-    "any machine", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+    "any machine", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("fast", settings.get_profile("any machine"), max_examples=25)
 settings.load_profile("any machine")  # a busy machine must not fail tests
 
 _INTEGRATION_TIMEOUT = 1800
 """Seconds; the first test that needs the rig's base image also creates it."""
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     """Handle SIGINT, also in programs that tests start, because a shell's background job ignores it.
 
-    A run without the slow tests tries fewer examples of each property, too. Programs that tests start
-    keep their compiled modules, or each of the many that start ``matrix`` compiles all of them again.
+    Programs that tests start keep their compiled modules, or each of the many that start ``matrix`` compiles
+    all of them again.
     """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    if "not slow" in config.getoption("markexpr"):
-        settings.load_profile("fast")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Keep modules and collected tests out of all garbage collections, which take long because of them."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
@@ -69,6 +75,37 @@ def _read_shipped_once(path: Path, text: str | None = None) -> schema.CatalogFil
 
 
 catalog_files.read_file = _read_shipped_once
+
+
+def _load_once(overlays: Iterable[Path] = (), *, cache: Path | str | None = None) -> Catalog:
+    """Load the shipped catalog without layers once, because no test may change it."""
+    layers = [*overlays]
+    return _load(layers, cache=cache) if layers or cache else _load_shipped()
+
+
+def _load_of_commands_once(settings: Settings) -> Catalog:
+    """Load the shipped catalog once for all commands that add no layer; a program loads it once, too."""
+    return _load_catalog(settings) if overlays(settings) else _load_shipped()
+
+
+_load, _load_catalog = catalog_module.load, command_settings.load_catalog
+_load_shipped = functools.cache(_load)
+catalog_module.load, command_settings.load_catalog = _load_once, _load_of_commands_once
+
+_compared: dict[tuple[str, str], Any] = {}
+
+
+def _compare_drivers_once(side: Side, rocm: str) -> Any:
+    """Compare the drivers of a site once for each request: that takes most of the time of a check."""
+    if side.catalog is not _load_shipped():
+        return driver_states(side, rocm)
+    key = repr(side.request), rocm
+    if key not in _compared:
+        _compared[key] = driver_states(side, rocm)
+    return _compared[key]
+
+
+checks.driver_states = _compare_drivers_once  # type: ignore[attr-defined]
 
 
 _activate = socketserver.TCPServer.server_activate
@@ -144,8 +181,8 @@ def _uncached_namespace_checks() -> None:
 
 @pytest.fixture(scope="session")
 def catalog() -> Catalog:
-    """Load the shipped catalog; no test may change it."""
-    return load()
+    """Return the shipped catalog; no test may change it."""
+    return _load_shipped()
 
 
 @pytest.fixture(scope="session")
@@ -209,22 +246,3 @@ def libraries(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
         (folder / name).write_text("/* stand-in */\n")
         (folder / name).with_suffix(".LICENSE").write_text("Stand-in licence\n")
     monkeypatch.setattr("matrix.report.page.VENDORED", folder)
-
-
-@pytest.fixture(scope="module")
-def drivers_compared_once() -> Iterator[None]:
-    """Compare the drivers of a site once for each request: that takes most of the time of a check."""
-    known: dict[tuple[int, str, str], tuple[Catalog, Any]] = {}
-
-    def states(side: Side, rocm: str) -> Any:
-        key = (id(side.catalog), repr(side.request), rocm)
-        if key not in known:
-            known[key] = (
-                side.catalog,
-                driver_states(side, rocm),
-            )  # so its id is not used again
-        return known[key][1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checks, "driver_states", states)
-        yield

@@ -16,13 +16,23 @@ _SCOPES = {
     "test_audited.py": "deepspeed",
     "test_failures.py": "deepspeed",
     "test_provoked.py::test_log_of_good_build": "deepspeed",
-    "test_cotainr.py::test_large": "large",
+    "test_cotainr.py::test_build_script_builds": "small container",
+    "test_cotainr.py::test_cause_of": "small container",
+    "test_cotainr.py::test_changed": "changed container",
+    "test_in_image.py::test_git_source": "sound",
+    "test_in_image.py::test_wheel_does_not": "sound",
+    "test_in_image.py::test_hip_extension": "sound",
 }
 """Scopes of tests that share a build that takes minutes, or that run separately from their file."""
 _INDEPENDENT = ("test_bad_builds.py", "test_in_image.py")
 """Files of tests that may run in any process."""
-_FIRST = f"{_FOLDER}test_cotainr.py"
-"""The file whose tests take longest; they create the rig's base image."""
+_LONGEST = (
+    f"{_FOLDER}test_cotainr.py",
+    f"{_FOLDER}test_extend_image.py",
+    "deepspeed",
+    f"{_FOLDER}test_jax.py",
+)
+"""Scopes that take longest, and so begin first; the first one creates the rig's images."""
 
 
 _MARK = "mark.integration"
@@ -38,15 +48,19 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def _scope(nodeid: str) -> str:
     """Return the name of the tests that run in the same process as a test."""
     name = nodeid.removeprefix(_FOLDER)
-    if name.startswith(_INDEPENDENT):
-        return nodeid
     shared = (scope for prefix, scope in _SCOPES.items() if name.startswith(prefix))
-    return next(shared, nodeid.partition("::")[0])
+    return next(shared, nodeid if name.startswith(_INDEPENDENT) else nodeid.partition("::")[0])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests: one process makes the rig's base image, the others run tests that do not need it."""
-    items.sort(key=lambda item: (_scope(item.nodeid) != _FIRST, "rig" in getattr(item, "fixturenames", ())))
+    """Order the tests: one process makes the rig's images, the others run tests that do not need them."""
+
+    def order(item: pytest.Item) -> tuple[bool, bool, int]:
+        scope = _scope(item.nodeid)
+        place = _LONGEST.index(scope) if scope in _LONGEST else len(_LONGEST)
+        return place > 0, "rig" in getattr(item, "fixturenames", ()), place
+
+    items.sort(key=order)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:

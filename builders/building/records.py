@@ -23,7 +23,7 @@ import msgspec
 from builders.building.directory import lock_of
 from builders.building.expected_time import Resources, TimeSource
 from builders.building.provenance import read_statement
-from builders.diagnosis import OUT_OF_MEMORY, diagnosed
+from builders.diagnosis import OUT_OF_MEMORY
 from builders.findings import Finding
 from builders.machine.host import own_program
 from builders.storage.files import write_atomic
@@ -181,7 +181,7 @@ class _AttemptRecord(msgspec.Struct, kw_only=True):
     message: str = ""
     id: str = ""
     measured: dict[str, float | int] = {}
-    diagnosis: tuple[Any, ...] = ()
+    diagnosis: tuple[Finding, ...] = ()
     schema: int = 1
 
 
@@ -270,7 +270,7 @@ def memory_of_failures(index: Index, name: str) -> float:
     for path in _files(index.state / "logs", _FAILED):
         attempt = _read(path)
         if attempt is not None and attempt.name == name:
-            ids = diagnosed({"diagnosis": attempt.diagnosis})
+            ids = {finding.id for finding in attempt.diagnosis}
             needed.append((2 if OUT_OF_MEMORY in ids else 1) * attempt.measured.get("process_gib", 0.0))
     return max(needed)
 
@@ -376,6 +376,7 @@ def _attempts(index: Index) -> Iterator[TaskState]:
                 state="failed",
                 finished=attempt.failed_on,
                 error=attempt.message.partition("\n")[0],
+                diagnosis=attempt.diagnosis,
                 **_measured(attempt.measured, attempt.started_on, attempt.failed_on),
             )
 

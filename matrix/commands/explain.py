@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Literal
 
+from builders.building.records import TaskState, build_records
 from builders.constants import LOCK_FILE
+from builders.index import Index
 from matrix.api import package_indexes
-from matrix.command_line.options import add_format, add_lock
+from matrix.command_line.options import add_format, add_index, add_lock
 from matrix.input.locking import catalog_of, catalog_with_image_of
 from matrix.input.settings import Settings, load_catalog
 from matrix.show.graph_text import print_graph
@@ -30,6 +32,7 @@ from resolver.compiling.known_bad import problems_of
 from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.model import Distribution
 from resolver.requirements import parse_requirement
+from resolver.texts import printable
 from resolver.versions import join_words, shorten, sort_key
 
 if TYPE_CHECKING:
@@ -56,6 +59,8 @@ class ExplainDocument(JsonDocument, kw_only=True):
     """Known problems of the chosen version, if one component was named."""
     meaning: str = ""
     """What an id means that was named."""
+    failure: TaskState | None = None
+    """The last build of the chosen version, if one component was named and that build failed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what each distribution of the lock, or NAME, requires to run and build",
     )
     add_lock(parser)
+    add_index(parser)
     add_format(parser)
 
 
@@ -107,9 +113,12 @@ def execute(context: Context) -> int:
     has_choice = requirement and not follows
     rejected, more = _rejected(context, requirement) if requirement and has_choice else ([], 0)
     problems = _known_problems(context, requirement.name) if requirement else []
+    failure = _failure(picks[0], Index(args.index)) if requirement else None
     if args.format == "json":
         console.document(
-            ExplainDocument(picks=picks, rejected=rejected, rejected_more=more, problems=problems)
+            ExplainDocument(
+                picks=picks, rejected=rejected, rejected_more=more, problems=problems, failure=failure
+            )
         )
     else:
         others = names_of_others(lock) if requirement is None and console.verbosity <= 0 else frozenset()
@@ -119,6 +128,8 @@ def execute(context: Context) -> int:
         if problems:
             heading = console.out.styled("bold", "Known problems")
             texts.append(console.out.wrapped("\n".join([heading, *(f"  - {text}" for text in problems)])))
+        if failure:
+            texts.append(_failure_text(failure, picks[0], console))
         refused = _refused_text(rejected, more, picks[0].name, console) if rejected or more else []
         asks_why_not = requirement is not None and requirement.specifier is not None
         console.data("\n\n".join([*refused, *texts] if asks_why_not else [*texts, *refused]))
@@ -161,6 +172,27 @@ def _known_problems(context: Context, name: str) -> list[str]:
     except MatrixError:
         return []
     return problems_of(catalog, lock, name)
+
+
+def _failure(pick: Distribution, index: Index) -> TaskState | None:
+    """Return the last build of a distribution if it failed."""
+    is_built = pick.origin == "build" and index.state.is_dir()
+    builds = (
+        [row for row in build_records(index, [pick.name]) if row.version == pick.pinned] if is_built else []
+    )
+    return builds[-1] if builds and builds[-1].state == "failed" else None
+
+
+def _failure_text(failure: TaskState, pick: Distribution, console: Console) -> str:
+    lines = [console.out.styled("bold", "The last build failed"), f"  {printable(failure.error or '')}"]
+    lines += [f"  - {printable(str(cause))}" for cause in failure.diagnosis]
+    lines += [f"  Log: {failure.log}"] if failure.log else []
+    if pick.recipe:
+        lines.append(
+            f"  Its recipe is a draft: write it with `matrix catalog draft {pick.draft_source}`, edit it, "
+            f"and resolve again with `--catalog {pick.name}.toml`."
+        )
+    return console.out.wrapped("\n".join(lines))
 
 
 def _rejected(context: Context, requirement: Requirement) -> tuple[list[RejectedVersion], int]:

@@ -205,11 +205,13 @@ class _Nearest:
         return other, fewer, left, fewer_versions
 
 
-def _distance(answer: Resolution, wanted: Item) -> int:
-    """Return how far a torch is from the wanted one: 0 for the same release, 3 for another major release."""
-    have, want = (text.partition("+")[0].split(".") for text in (answer.version_of("torch"), wanted.version))
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(have, want, strict=False)))
-    return max(0, _PARTS - same)
+def _distance(answer: Resolution, wanted: Item) -> tuple[int, bool]:
+    """Return how far torch is from the wanted one: 0 for the same release to 3, and if its label differs."""
+    release, _, label = answer.version_of("torch").partition("+")
+    wanted_release, _, wanted_label = wanted.version.partition("+")
+    pairs = zip(release.split("."), wanted_release.split("."), strict=False)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return max(0, _PARTS - same), bool(wanted_label) and label != wanted_label
 
 
 def _has_bare_torch(kept: Sequence[Item]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from resolver.compiling.clauses import Clause, any_candidate, line_is, version_in, where
@@ -197,7 +197,7 @@ def content_notes(
         )
         return [Notice("content-incomplete", image.name, text)]
     if image and (held := _held(catalog, image, request, others)):
-        return [_content(image, held, "--keep-installed image")]
+        return [_content(image, held, others, "--keep-installed image")]
     built = {name: pick for name, pick in others.items() if pick.origin == "build"}
     target = request.target
     offered = [catalog.image[row.image] for row in catalog.images_at(target.site, target.date)]
@@ -212,7 +212,7 @@ def content_notes(
         return []
     best = max(rows, key=lambda row: (len(_held(catalog, row, request, built)), row.name))
     held = _held(catalog, best, request, others)
-    return [_content(best, held, f"--base-image {best.name} --keep-installed image")]
+    return [_content(best, held, others, f"--base-image {best.name} --keep-installed image")]
 
 
 def _held(
@@ -231,11 +231,26 @@ def _held(
     return {name: version for name, version in image.holds.items() if name in picks}
 
 
-def _content(image: schema.Image, held: Mapping[str, str], options: str) -> Notice:
+def _content(
+    image: schema.Image, held: Mapping[str, str], picks: Mapping[str, Distribution], options: str
+) -> Notice:
+    """Return the note that a layer would do, with what it would hold at most: the image may have more."""
     listed = join_words([f"{name} {version}" for name, version in held.items()], most=8, joiner="and")
+    rest = [pick for name, pick in picks.items() if name not in held]
+    sizes = [_mebibytes(rest), _mebibytes(picks.values())]
+    wheels = f" with {sizes[0]} MiB of wheels, instead of {sizes[1]} MiB" if all(sizes) else ""
+    but = f"All but {len(rest)}" if rest else "All"
+    count = f"{but} of these {len(picks)} distributions are in {image.name}"
     text = (
-        f"{image.name} already has {listed}. `matrix build-layer OUT.sqsh REQ...` makes a layer over it with "
-        f"what it lacks. To resolve so: {options}"
+        f"{count}: {listed}. `matrix build-layer OUT.sqsh REQ...` makes a layer over it{wheels}. "
+        f"To resolve so: {options}"
     )
-    names = join_words([*held], most=3, joiner="and")
-    return Notice("image-has", image.name, text, f"another image of the site has {names}")
+    adds = f"{sizes[0]} MiB, not {sizes[1]} MiB" if all(sizes) else "the rest" if rest else "nothing"
+    short = f"{but.lower()} of these {len(picks)} are in a base image; `matrix build-layer` adds {adds}"
+    return Notice("image-has", image.name, text, short)
+
+
+def _mebibytes(picks: Iterable[Distribution]) -> int:
+    """Return the size of the files of published distributions; 0 if any of them has none with a size."""
+    sizes = [pick.files[0].size if pick.files else 0 for pick in picks if pick.origin == "published"]
+    return -(-sum(sizes) // 2**20) if all(sizes) else 0

@@ -25,8 +25,6 @@ from resolver.requirements import parse_requirement
 from tests.support.elf import shared_object
 from tests.support.installed import Tree, gpu_code, network_plugin
 
-pytestmark = pytest.mark.usefixtures("drivers_compared_once")
-
 Make = Callable[[Path], Tree]
 CUDART = ("libcudart.so.12", "libc10.so")
 C_3_10 = "_C.cpython-310-x86_64-linux-gnu.so"

@@ -163,7 +163,7 @@ def test_incomplete_read_only_cache_exits_3(tiny: MakeSite) -> None:
     assert list(cache.iterdir()) == []
 
 
-def test_complete_read_only_cache_is_enough(tiny: MakeSite) -> None:
+def test_complete_cache_is_enough_offline_and_read_only(tiny: MakeSite) -> None:
     """A site may share such a cache with its users."""
     site = tiny()
     cache = site.work / "cache"
@@ -173,7 +173,7 @@ def test_complete_read_only_cache_is_enough(tiny: MakeSite) -> None:
     site.link_torch_layer(cache)
     fetched = site.matrix("farm", "fetch")
     assert fetched.returncode == 0, fetched.stderr
-    assert site.build().returncode == 0
+    assert site.build("--offline").returncode == 0
     shutil.rmtree(site.index)
     with mounted(cache, "--bind", "-o", "ro", str(cache)):
         done = site.build()
@@ -251,7 +251,11 @@ def until(true: Callable[[], object], seconds: float) -> bool:
 
 @pytest.mark.parametrize(
     ("number", "option"),
-    [(signal.SIGINT, ""), (signal.SIGTERM, "-cc1"), (signal.SIGKILL, "")],
+    [
+        (signal.SIGINT, ""),
+        pytest.param(signal.SIGTERM, "-cc1", marks=pytest.mark.long),
+        (signal.SIGKILL, ""),
+    ],
     ids=["interrupted while hipconfig asks the compiler", "terminated while it compiles", "killed"],
 )
 def test_ended_build_succeeds_next_time(tiny: MakeSite, number: signal.Signals, option: str) -> None:

@@ -435,7 +435,12 @@ safetensors==0.4.5
 }
 
 
-@pytest.mark.parametrize("name", FILES)
+_SLOWEST = ("protein.txt", "speech.txt")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in _SLOWEST)) for name in FILES]
+)
 def test_environment_is_repaired_or_refused_with_reasons(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(FILES[name])
     options = ["--site", "lumi-g", "--format", "json"]

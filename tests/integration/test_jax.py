@@ -129,7 +129,7 @@ def test_product_of_the_real_jax_is_that_of_numpy(jax: Jax) -> None:
 @pytest.mark.parametrize(
     ("missing", "broken", "lock"),
     [
-        ("librocprofiler-register.so.0", {PJRT, EXTENSION}, False),
+        pytest.param("librocprofiler-register.so.0", {PJRT, EXTENSION}, False, marks=pytest.mark.long),
         ("libhipsparse.so.4", {SPARSE}, True),
     ],
 )

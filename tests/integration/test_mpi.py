@@ -116,6 +116,7 @@ def test_mpi4py_from_slurm_job_runs_with_open_mpi(tmp_path: Path, slurm: Slurm) 
     assert "[(0, 3.0), (1, 3.0)] Open MPI" in mpi.run_ranks(built["wheel"])
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="horovod 0.28.1 requires a Python older than 3.12")
 def test_horovod_trains_on_two_ranks(tmp_path: Path, fresh_environment: Callable[..., Path]) -> None:
     mpi = make_mpi("openmpi", tmp_path)

@@ -62,7 +62,7 @@ CASES = [
         f"torch deepspeed flash-attn[triton] {LUMI} "
         "--base-image lumi-multitorch-full-u24r72f21m50t211-20260929_104918.sif",
         0,
-        ("already has torch 2.11.0", "--keep-installed image"),
+        (": torch 2.11.0", "--keep-installed image"),
     ),
     Case(f"torch=2.9 {LUMI}", 2, ("Write torch==2.9.*",)),
     Case(f"torch==2.9.5 {LUMI}", 2, ("2.9.1 and 2.10.0",)),

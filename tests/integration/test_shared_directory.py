@@ -215,6 +215,7 @@ ensure_cached(root, build)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_two_users_build_in_the_image(
     members: tuple[Member, Member], rig: Rig, repository: Repository
 ) -> None:

@@ -326,7 +326,7 @@ def test_environment_is_compared_with_a_lock(index: str, capsys: Capture) -> Non
     capsys.readouterr()
     assert main(["diff", "env", "lumi/matrix.lock"]) == 0
     output = capsys.readouterr().out
-    assert "torch: 2.5.1+cu124 -> 2.5.1+rocm6.2" in output
+    assert "torch  2.5.1+cu124 -> 2.5.1+rocm6.2" in output
     assert "numpy" not in output
     assert "python" not in output
 

@@ -35,7 +35,6 @@ PLATFORM = {"rocm", "base-image", "python", "kernel-driver", "glibc", "libfabric
 TORCH = {"torch", "torchvision", "torchaudio"}
 SETS = [row for row in CATALOG.proven.values() if row.date and row.site]
 Capture = pytest.CaptureFixture[str]
-pytestmark = pytest.mark.usefixtures("drivers_compared_once")
 
 
 def installed(row: ProvenSet) -> dict[str, str]:

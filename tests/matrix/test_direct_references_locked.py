@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import tomllib
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from builders.building.records import log_path, record_failure
+from builders.findings import Finding
+from builders.index import Index
 from builders.sources import obtain
 from builders.storage.files import sdist_path, sha256_of
 from matrix.cli import main
-from resolver.errors import MatrixError
+from resolver.errors import BuildError, MatrixError
 from resolver.lock import read_lock
 from tests.builders.gitrepos import commit, git
+from tests.support.tasks import make_recipe, make_task
 
 PROJECT = '[project]\nname = "{name}"\nversion = "1.2"\n'
 
@@ -112,3 +118,29 @@ def test_changed_directory_is_not_what_was_locked(tmp_path: Path) -> None:
     (tmp_path / "tree" / "new.py").write_text("")
     with pytest.raises(MatrixError, match="does not have the pinned hash"):
         obtain(pick)
+
+
+def test_last_failure_is_explained_with_the_way_to_edit_the_draft(
+    references: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pick = read_lock(Path("matrix.lock")).pick("repo")
+    assert pick is not None
+    task = msgspec.structs.replace(make_task(make_recipe()), pick=pick)
+    error = BuildError("Building repo failed.", hint="Read the log.")
+    cause = Finding(
+        "missing-header", "error", "The compiler does not find longintrepr.h.", "Use Python 3.10."
+    )
+    error.details = {"diagnosis": [msgspec.to_builtins(cause)]}
+    index = Index(Path("index"))
+    record_failure(task, log_path(index, "repo", task.build_key), error)
+    capsys.readouterr()
+    assert main(["explain", "repo"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert (
+        "The last build failed Building repo failed. - The compiler does not find longintrepr.h. Use" in text
+    )
+    assert f"`matrix catalog draft {references['repo']}`" in text
+    assert main(["explain", "tree"]) == 0
+    assert "failed" not in capsys.readouterr().out
+    assert main(["explain", "repo", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["failure"]["diagnosis"][0]["id"] == "missing-header"

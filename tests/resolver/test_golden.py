@@ -120,7 +120,9 @@ def _is_resolved(case: Case, request: Request, answer: Resolution, catalog: Cata
     assert picks.keys().isdisjoint(case.without)
     assert [name for name, pick in picks.items() if pick.verdict != "supported"] == case.at_own_risk
     assert [part for part in case.warns if part not in "\n".join(answer.warnings)] == []
-    assert [text for text in (*answer.warnings, *answer.notes) if not re.fullmatch(r"[a-z-]+", text.id)] == []
+    assert [
+        text for text in (*answer.warnings, *answer.notes) if not re.fullmatch(r"[a-z0-9-]+", text.id)
+    ] == []
     for requirement in request.requirements:
         assert allows(
             [requirement.specifier] if requirement.specifier is not None else [],

@@ -12,12 +12,15 @@ import pytest
 from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
+from resolver.compiling.preinstalled import content_notes
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog, load
 from resolver.facts.schema import Backend
+from resolver.indexes import File
 from resolver.lock import dumps
 from resolver.model import IMAGE, Conflict, Distribution, Preinstalled, Request, Resolution
 from tests.resolver.solve_helpers import ask
+from tests.support.locks import locked_pick
 
 DAY = "2026-05-01"
 TORCH_LAYER = "lumi-multitorch-torch-u24r64f21m43t29-20260225_144743.sif"
@@ -326,7 +329,7 @@ REQUESTS = [
 
 def _options(answer: Resolution) -> list[str]:
     """Return the options that the note about the content of an image names."""
-    notes = [note for note in answer.notes if "already has" in note]
+    notes = [note for note in answer.notes if "distributions are in" in note]
     return notes[0].rpartition(": ")[2].split() if notes else []
 
 
@@ -359,7 +362,7 @@ def test_note_about_content_of_image_gives_fewer_builds(
         return
     kept = resolved(catalog, _following(request, options))
     names = [{pick.name for pick in one.built()} for one in (kept, answer)]
-    (note,) = (note for note in answer.notes if "already has" in note)
+    (note,) = (note for note in answer.notes if "distributions are in" in note)
     is_for_builds = not image and any(f" {name} " in note for name in names[1])
     preinstalled = {pick.name for pick in kept.distributions if pick.origin == "preinstalled"}
     assert names[0] < names[1] or (not is_for_builds and (image or "torch" in preinstalled))
@@ -373,6 +376,23 @@ def test_image_with_requested_packages_is_named(catalog: Catalog) -> None:
         assert not options or options[0] == "--base-image"
     named = ask(catalog, "torch deepspeed", day="2026-11-21", base_image=IMAGES[-1])
     assert _options(resolved(catalog, named)) == ["--keep-installed", "image"]
+
+
+def test_note_about_an_image_counts_what_it_lacks(catalog: Catalog) -> None:
+    answer = resolved(catalog, ask(catalog, "torch deepspeed", day="2026-11-21"))
+    own = locked_pick("einops", "0.8.1")
+    picks = [
+        replace(pick, origin="published", files=(File("x.whl", "", "", size=3 << 20),))
+        for pick in (*answer.picks, own)
+        if pick.kind == "distribution"
+    ]
+    others = [pick for pick in answer.picks if pick.kind != "distribution"]
+    (note,) = content_notes(catalog, answer.request, [*others, *picks], None)
+    assert note.startswith(f"All but 2 of these {len(picks)} distributions are in lumi-multitorch-")
+    assert f"a layer over it with 6 MiB of wheels, instead of {3 * len(picks)} MiB" in note
+    unknown = [*others, *picks[:-1], replace(picks[-1], files=())]
+    (note,) = content_notes(catalog, answer.request, unknown, None)
+    assert "MiB" not in note + note.short
 
 
 def test_kept_content_may_be_incomplete(catalog: Catalog) -> None:

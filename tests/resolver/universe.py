@@ -18,14 +18,14 @@ NAMES = ("rocm", "torch", "apex", "deepspeed", "zlib")
 MOST_VERSIONS = 3
 
 EXAMPLES = settings(
-    max_examples=80,
+    max_examples=40,
     derandomize=True,
     database=None,
     deadline=None,
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )
 """The same examples in every run, on fast and slow machines."""
-FEWER = settings(EXAMPLES, max_examples=40)
+FEWER = settings(EXAMPLES, max_examples=25)
 
 Assignment = dict[str, int | None]
 """For each component the position of its candidate, or None if it is not part of the set."""

@@ -1,4 +1,4 @@
-"""The rig: a base image with a real HIP compiler, a stand-in for torch, and an ordinary user who builds.
+"""The rig: base images with and without a real HIP compiler, a stand-in for torch, and an ordinary user.
 
 The rig is created once and kept under ``~/.cache/rocm-matrix-rig``, named by a digest of the scripts.
 ``make-base-image.sh`` and ``standin_torch.py`` describe what the rig can show and what it cannot.
@@ -6,6 +6,7 @@ The rig is created once and kept under ``~/.cache/rocm-matrix-rig``, named by a 
 
 from __future__ import annotations
 
+import compileall
 import hashlib
 import os
 import shutil
@@ -33,6 +34,19 @@ _TOOLS = {
     "gcc": "apt-get install gcc",
     "runuser": "apt-get install util-linux",
 }
+_UNUSED = (
+    "babel",
+    "hypothesis",
+    "mypy",
+    "mypyc",
+    "pip",
+    "*__mypyc*.so",
+    "ruff*",
+    "selenium",
+    "sphinx",
+    "torch",
+)
+"""Packages of the tests that no program of the user needs."""
 _PASSED = ("PIP_", "SSL_CERT_", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
@@ -47,6 +61,8 @@ class Rig:
 
     image: Path
     """The base image, a SIF."""
+    runtime: Path
+    """The base image without compilers and headers."""
     wheels: Path
     """Directory with the stand-in torch wheel."""
     root: Path
@@ -60,11 +76,8 @@ class Rig:
 
     @property
     def with_project(self) -> dict[str, str]:
-        """Variables with which Python finds the project and its dependencies, and keeps their bytecode."""
-        return {
-            "PYTHONPATH": str(self.root / "site"),
-            "PYTHONPYCACHEPREFIX": str(self.root / "bytecode"),
-        }
+        """Variables with which Python finds the project and its dependencies."""
+        return {"PYTHONPATH": str(self.root / "site")}
 
     @property
     def python(self) -> str:
@@ -125,7 +138,7 @@ class Rig:
     def image_with(self, libraries: Path) -> Path:
         """Return a copy of the base image with these libraries in /opt/rocm/lib."""
         tree, image = (libraries.with_name(name) for name in ("image", "with-libraries.sif"))
-        build = "apptainer --silent build --mksquashfs-args '-comp zstd -Xcompression-level 1'"
+        build = "apptainer --silent build --mksquashfs-args '-noI -noD -noF -noX'"
         script = f"""
             apptainer --silent build --sandbox {tree} {self.image}
             cp --remove-destination {libraries}/* {tree}/opt/rocm/lib
@@ -155,15 +168,15 @@ def the_rig() -> Iterator[Rig]:
     root = Path(tempfile.mkdtemp(prefix="rocm-matrix-rig-"))
     try:
         root.chmod(0o755)
-        for name in ("bytecode", "home", "tmp"):
+        for name in ("home", "tmp"):
             (root / name).mkdir()
             if os.geteuid() == 0:
                 shutil.chown(root / name, USER, USER)
         (root / "wheels").mkdir()
-        for file in (kept / "base.sif", *kept.glob("torch-*.whl")):
+        for file in (*kept.glob("*.sif"), *kept.glob("torch-*.whl")):
             _link(file, root / "wheels" / file.name if file.suffix == ".whl" else root / file.name)
         copy_site(root / "site")
-        yield Rig(root / "base.sif", root / "wheels", root)
+        yield Rig(root / "base.sif", root / "runtime.sif", root / "wheels", root)
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -193,7 +206,7 @@ def _require_tools() -> None:
 
 def _make(folder: Path, log: Path) -> None:
     with log.open("w") as sink:
-        command = [str(HERE / "make-base-image.sh"), str(folder / "base.sif")]
+        command = [str(HERE / "make-base-image.sh"), str(folder)]
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
@@ -203,7 +216,7 @@ def _make(folder: Path, log: Path) -> None:
             env={**os.environ, "RIG_USER": USER},
         )
         if done.returncode:
-            raise RigError(_told("The base image could not be created", log))
+            raise RigError(_told("The base images could not be created", log))
         downloads = folder / "downloads"
         _download(downloads, sink.fileno(), log)
         (wheel,) = downloads.glob("torch-*.whl")
@@ -247,10 +260,18 @@ def _link(source: Path, target: Path) -> None:
 
 
 def copy_site(target: Path) -> None:
-    """Copy the project and its dependencies, because the user cannot read root's directories."""
-    skipped = shutil.ignore_patterns("__pycache__", "pip", "mypy", "mypyc", "ruff*", "torch")
+    """Copy the project and its dependencies, because the user cannot read root's directories.
+
+    The copy has all bytecode: the user cannot write it, and would compile all modules again for each command.
+    """
+    skipped = shutil.ignore_patterns(*_UNUSED)
     shutil.copytree(sysconfig.get_path("purelib"), target, ignore=skipped)
     for name in ("resolver", "builders", "matrix"):
         shutil.copytree(PROJECT / name, target / name, ignore=skipped, dirs_exist_ok=True)
+        compileall.compile_dir(target / name, quiet=2)
     for path in (target, *target.rglob("*")):
         path.chmod(path.stat().st_mode | 0o444 | (0o111 if path.is_dir() else 0))
+
+
+if __name__ == "__main__":
+    _made()

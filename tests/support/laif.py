@@ -62,9 +62,9 @@ def make_laif_image(rig: Rig) -> Path:
         subprocess.run([*line, *more], check=True)
     subprocess.run(["chmod", "-R", "a+rX", str(wheels)], check=True)
     definition = folder / "laif.def"
-    definition.write_text(_DEFINITION.format(base=rig.image, wheels=wheels, names=" ".join(names)))
+    definition.write_text(_DEFINITION.format(base=rig.runtime, wheels=wheels, names=" ".join(names)))
     image = folder / "laif.sif"
-    fast = ["--mksquashfs-args", "-comp zstd -Xcompression-level 1"]
+    fast = ["--mksquashfs-args", "-noI -noD -noF -noX"]
     done = rig.run_as_user(["apptainer", "build", *fast, str(image), str(definition)], folder)
     assert done.returncode == 0, done.stderr
     return image
