@@ -22,11 +22,12 @@ from matrix.commands import (
 from matrix.farm import build_one, builds, fetch
 from matrix.maintaining import drafting, site_file
 from matrix.show import graph_text
-from matrix.show.json_document import ConflictDocument, ErrorDocument, ResolutionDocument
+from matrix.show.json_document import BriefDocument, ConflictDocument, ErrorDocument, ResolutionDocument
 from matrix.show.table_formats import TableDocument
 
 FOLDER = Path(__file__).parent / "reference" / "schemas"
 DOCUMENTS: dict[str, Any] = {
+    "brief": BriefDocument,
     "error": ErrorDocument,
     "resolve": ResolutionDocument,
     "conflict": ConflictDocument,

@@ -225,7 +225,7 @@ def _summary(file: Path) -> str:
 
 
 def _fail(error: MatrixError, arguments: Sequence[str], console: Console) -> int:
-    if isinstance(error, OutputError) or not _value_of("--format", ("json",), arguments):
+    if isinstance(error, OutputError) or not _value_of("--format", ("json", "brief"), arguments):
         console.error(error.message, error.hint)
         console.show_log()
         return error.exit_code

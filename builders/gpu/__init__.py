@@ -13,8 +13,8 @@ from resolver.requirements import is_for_cuda, required_name
 if TYPE_CHECKING:
     from resolver.indexes import File, Metadata
 
-RULES = 11
-"""Version of the rules and limits of `builders.gpu.content`: results of another version are not used."""
+RULES = 12
+"""Version of the rules of `builders.gpu.content` and `builders.source_facts`; another gives other results."""
 SIGN = re.compile(
     r"cuda|cudnn|cublas|nvidia|nccl|gpu|rocm|amdhip|tensorrt|cutlass|torch|migraphx"
     r"|(?<![a-z])(?:cu1\d|hip|amd|gfx\d)",

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
 from builders.network.git import ALL, fetch_git
-from builders.network.urls import git_commit, local_path, mirrored
+from builders.network.urls import git_commit, local_path, mirrored, without_password
 from builders.storage.lease import TemporaryDirectory
+from resolver.errors import SourceError
 from resolver.facts.schema import Git
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def is_tree(url: str, mirrors: Mapping[str, str]) -> bool:
 def source_tree(url: str, mirrors: Mapping[str, str]) -> Iterator[Path]:
     """Yield the directory that a URL names, on this machine or a commit with its submodules.
 
-    Errors are those of `fetch_git`.
+    Raise `SourceError` if a part of a commit is outside of it; other errors are those of `fetch_git`.
     """
     location, _, subdirectory = url.partition("#subdirectory=")
     commit, path = git_commit(location), local_path(mirrored(location, mirrors))
@@ -41,7 +42,11 @@ def source_tree(url: str, mirrors: Mapping[str, str]) -> Iterator[Path]:
         with TemporaryDirectory() as directory:
             top = directory.root / "source"
             fetched.checkout(top, directory.root / "git.log")
-            yield top / subdirectory
+            part = top / subdirectory
+            if not part.resolve().is_relative_to(top.resolve()):  # also by a link in the commit
+                msg = f"{subdirectory!r} is outside of the source {without_password(location)}."
+                raise SourceError(msg, hint="Name a directory of the repository.")
+            yield part
     elif path is not None:
         yield path / subdirectory
 

@@ -49,10 +49,11 @@ _TOOLKIT = re.compile(
 )
 """Headers of CUDA's toolkit."""
 _NOT_TRANSLATED = re.compile(
-    r"(?:cutlass|cute)/|^mma\.h$|^cuda_pipeline\w*\.h$|^cuda/(?:barrier|pipeline|ptx)$"
+    r"(?:cutlass|cute)/|^(?:mma|device_launch_parameters|math_constants|cuda_pipeline\w*)\.h$"
+    r"|^cuda/(?:barrier|pipeline|ptx)$"
 )
 """Headers that torch leaves as they are, and HIP does not have: its table of replacements lists none of them
-(torch/utils/hipify/cuda_to_hip_mappings.py of 2.13.0)."""
+(torch/utils/hipify/cuda_to_hip_mappings.py of 2.13.0), nor are they among the headers of ROCm 7.2."""
 _PTX = re.compile(r"\basm(?:\s+(?:volatile|__volatile__))?\s*\(")
 _MOST_HEADERS = 300
 _LARGEST = 2_000_000  # bytes of a C++ file

@@ -187,6 +187,9 @@ def _check_options(args: argparse.Namespace, consumer: Consumer) -> None:
     if args.wheelhouse is not None and args.index_url is not None:
         msg = "--wheelhouse and --index-url cannot be combined: with a wheelhouse no index is used."
         raise UsageError(msg)
+    if args.environment is not None and args.environment.suffix == ".sqsh":
+        msg = f"{args.environment} is a layer, which runs only over its image."
+        raise UsageError(msg, hint=f"Name its script: --environment {args.environment}.files/run.sh")
     if args.environment is not None and not consumer.uses_environment:
         msg = f"--environment does not work with --for {args.consumer}, which makes an environment."
         raise UsageError(msg, hint="Use it with --for module, slurm-job or tykky-wrap.")

@@ -11,7 +11,8 @@ from matrix.command_line.options import add_format, add_names, add_request_optio
 from matrix.consumers import consumer_names
 from matrix.input.locking import changed_facts, changes, check_not_smaller, is_unchanged, read_earlier
 from matrix.input.settings import EVERYTHING, REQUEST_FILE, read_settings
-from matrix.show.json_document import resolution_document
+from matrix.show.json_document import brief_document, resolution_document
+from matrix.show.render import PLAIN
 from matrix.show.resolution_text import (
     build_times,
     conflict_text,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from matrix.command_line.context import Context
     from matrix.show.console import Console
     from matrix.show.json_document import LockChange
+    from matrix.show.render import Screen
     from resolver.model import Resolution
 
 SUMMARY = "choose versions that work together and write matrix.lock"
@@ -54,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the lock (default: %(default)s)",
     )
     parser.add_argument("--no-lock", action="store_true", help="write no lock")
-    add_format(parser)
+    add_format(parser, ("text", "json", "brief"))
     parser.add_argument(
         "--for",
         dest="consumer",
@@ -71,7 +73,7 @@ def execute(context: Context) -> int:
     args, console = context.args, context.console
     upgraded = bool({*context.settings.upgrade} - {EVERYTHING})
     earlier = read_earlier(args.output, required=upgraded) if upgraded or not args.no_lock else None
-    console.conflict_text = None if args.format == "json" else conflict_text
+    console.conflict_text = conflict_text if args.format == "text" else None
     answer = context.resolve(earlier)
     if isinstance(answer, Conflict):
         show_conflict(answer, context, args.output)
@@ -91,6 +93,9 @@ def execute(context: Context) -> int:
     if args.format == "json":
         _warn(answer, console)
         console.document(resolution_document(answer, changed))
+        return 0
+    if args.format == "brief":
+        console.document(brief_document("resolved", _text(answer, context, PLAIN), answer.warnings))
         return 0
     _print(answer, context)
     if changed:
@@ -136,17 +141,21 @@ def _changes(earlier: Resolution, answer: Resolution, context: Context) -> list[
 
 def _print(answer: Resolution, context: Context) -> None:
     console = context.console
-    times = build_times(answer, context.catalog_with_image, INDEX_DIRECTORY)
-    present = in_index(answer, INDEX_DIRECTORY)
-    is_verbose = console.verbosity > 0
-    console.data(resolution_text(answer, times, present, screen=console.out, every=is_verbose))
-    if is_verbose:
+    console.data(_text(answer, context, console.out))
+    if console.verbosity > 0:
         console.data(f"\n{reasons_text(answer, console.out)}")
     if answer.notes or answer.warnings:
         console.info("")
     for note in answer.notes:
         console.info(f"note: {console.line_of(note, 'note: ')}")
     _warn(answer, console)
+
+
+def _text(answer: Resolution, context: Context, screen: Screen) -> str:
+    times = build_times(answer, context.catalog_with_image, INDEX_DIRECTORY)
+    present = in_index(answer, INDEX_DIRECTORY)
+    is_verbose = context.console.verbosity > 0
+    return resolution_text(answer, times, present, screen=screen, every=is_verbose)
 
 
 def _warn(answer: Resolution, console: Console) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from builders.storage.files import atomic_path
 from matrix.command_line.options import add_names, add_target_options, output_path
 from matrix.report.page import render_page, table_report
+from matrix.show.json_document import brief_document
 from matrix.show.render import PLAIN
 from matrix.show.resolution_text import show_conflict
-from matrix.show.table_formats import answer_of, to_csv, to_json, to_summary, to_text
+from matrix.show.table_formats import answer_of, newest_rows, to_csv, to_json, to_summary, to_text
 from resolver.answers.table import Table, TableRow
 from resolver.model import Conflict
 
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "show which package versions work at a site, for each base image, torch and Python"
 EXAMPLE = "matrix table apex deepspeed flash-attn 'torch>=2.7' --site lumi-g --python 3.12"
-FORMATS = ("table", "csv", "json", "html")
+FORMATS = ("table", "csv", "json", "brief", "html")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all",
         action="store_true",
-        help="as text, every torch, Python and base image (default: the newest torch of each ROCm)",
+        help="as text and JSON, every torch and Python (default: the newest torch of each ROCm)",
     )
     add_target_options(parser)
 
@@ -84,11 +88,15 @@ def _pieces(
     if args.format == "csv":
         return to_csv(table, rows)
     if args.format == "json":
+        rows = rows if args.all else newest_rows(rows).values()
         return to_json(table, rows, warnings=console.warnings)
     if args.format == "html":
         return iter([render_page(table_report(table, rows))])
-    screen = console.out if args.output is None else PLAIN
     rows = list(rows)
+    if args.format == "brief":
+        text = "".join([f"{answer_of(table, rows)}\n", *to_summary(table, rows, PLAIN)])
+        return iter([json.dumps(msgspec.to_builtins(brief_document("ok", text))), "\n"])
+    screen = console.out if args.output is None else PLAIN
     answer = screen.styled("bold", screen.wrapped(answer_of(table, rows)))
     write = to_text if args.all else to_summary
     return chain([f"{answer}\n"], write(table, rows, screen))

@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 
 from builders.findings import Finding
 from resolver.model import SCHEMA, CoreItem, Notice, Preinstalled, Request, Resolution, Target
+from resolver.versions import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,6 +45,25 @@ class ErrorDocument(JsonDocument, kw_only=True):
     """The known causes of a failed build."""
     measured: dict[str, float] | UnsetType = UNSET
     """Time and memory that a failed build used."""
+
+
+_BRIEF = 3500  # characters of the text of a brief document, which may have 4 kB with its keys
+
+
+class BriefDocument(JsonDocument, kw_only=True):
+    """What a screen shows of an answer, in at most 4 kB: for agents, and comments of a CI."""
+
+    lines: list[str]
+
+
+def brief_document(status: str, text: str, notices: Sequence[Notice] = ()) -> BriefDocument:
+    """Return the lines of a text and the beginning of each notice with its id, as many as have space."""
+    short = [f"{shorten(notice.short or notice)} [{notice.id}]" for notice in notices]
+    lines = [line for line in text.splitlines() if line]
+    room = _BRIEF - sum(map(len, short))
+    kept = [line for number, line in enumerate(lines, start=1) if sum(map(len, lines[:number])) <= room]
+    more = [f"and {len(lines) - len(kept)} more lines"] if len(lines) > len(kept) else []
+    return BriefDocument(status=status, lines=[*kept, *more], warnings=short)
 
 
 class LockChange(msgspec.Struct, frozen=True, omit_defaults=False):

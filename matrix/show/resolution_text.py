@@ -16,7 +16,7 @@ import msgspec
 
 from builders.building.expected_time import Resources, expected_time
 from builders.storage.files import cache_root, write_atomic
-from matrix.show.json_document import ConflictDocument, conflict_document
+from matrix.show.json_document import ConflictDocument, brief_document, conflict_document
 from matrix.show.render import PLAIN, SOURCE_KINDS, Cell, Screen, counted, duration, shortened
 from resolver.facts.schema import PLATFORM
 from resolver.lock import decode, encode
@@ -368,6 +368,9 @@ def show_conflict(conflict: Conflict, context: Context, output: Path | None = No
         for warning in conflict.warnings:
             console.warning(warning)
         console.document(document)
+    elif context.args.format == "brief":
+        text = f"{conflict_text(document)}\n{_suggestions_text(document)}"
+        console.document(brief_document("conflict", text, conflict.warnings))
     else:
         if not console.has_shown_conflict:
             console.text(conflict_text(conflict))

@@ -86,17 +86,11 @@ def to_summary(table: Table, rows: Sequence[TableRow], screen: Screen) -> Iterat
     Each column is one row of the whole table, with the Pythons that have the same versions.
     """
     yield f"{title_of(table.request.target)}\n"
-    chosen: dict[str, TableRow] = {}
-    for row in sorted(rows, key=_rank, reverse=True):
-        chosen.setdefault(minor(row.rocm) if row.rocm else "", row)
-    usable = {
-        line: row for line, row in chosen.items() if row.images and row.verdict == "supported"
-    } or chosen
-    left_out = newest_first(chosen.keys() - usable.keys())
+    chosen = newest_rows(rows)
+    left_out = newest_first({minor(row.rocm) for row in rows if row.rocm} - chosen.keys())
     if left_out:
         why = "no base image of the site, or at your own risk"
         yield screen.wrapped(f"Not shown: ROCm {', '.join(left_out)} ({why})") + "\n"
-    chosen = {line: usable[line] for line in newest_first(usable)}
     names = {column.name: column for column in table.columns}
     shown = {name: [_short(row.cells[name].version) or "-" for row in chosen.values()] for name in names}
     missing = [name for name, texts in shown.items() if set(texts) == {"-"}]
@@ -116,6 +110,17 @@ def to_summary(table: Table, rows: Sequence[TableRow], screen: Screen) -> Iterat
         del lines[0]
     for block in _fold(lines, math.inf if screen.width is None else screen.width):
         yield "\n" + _aligned(block, screen)
+
+
+def newest_rows(rows: Iterable[TableRow]) -> dict[str, TableRow]:
+    """Return the newest torch of each line of ROCm that the site supports in an image, else of every line."""
+    chosen: dict[str, TableRow] = {}
+    for row in sorted(rows, key=_rank, reverse=True):
+        chosen.setdefault(minor(row.rocm) if row.rocm else "", row)
+    usable = {
+        line: row for line, row in chosen.items() if row.images and row.verdict == "supported"
+    } or chosen
+    return {line: usable[line] for line in newest_first(usable)}
 
 
 def _rank(row: TableRow) -> tuple[object, ...]:

@@ -321,6 +321,7 @@ def test_version_that_a_build_computes_is_read_from_files_or_a_tag(
         ("@nope", SourceError, "has no branch or tag 'nope'"),
         ("@--upload-pack=false", SourceError, "has no branch or tag '--upload-pack=false'"),
         ("#subdirectory=none", UsageError, "is not a Python project"),
+        ("#subdirectory=../..", SourceError, "is outside of the source"),
         ("@" + "0" * 40, SourceError, "has no commit"),
     ],
 )

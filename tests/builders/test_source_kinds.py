@@ -86,6 +86,7 @@ KINDS: list[tuple[str, Files, str]] = [
     ("cuda", {"setup.py": "assert CUDA_HOME is not None\n" + ONE_KERNEL}, "setup.py:1 stops"),
     ("cuda", {"setup.py": ONE_KERNEL, "a.cu": 'void f() { asm volatile("x"); }'}, "a.cu:1, which has PTX"),
     ("cuda", {"setup.py": ONE_KERNEL, "a.cu": '#include "b.h"', "b.h": "#include <cutlass/a.h>"}, "b.h:1"),
+    ("cuda", {"setup.py": ONE_KERNEL, "a.cu": "#include <device_launch_parameters.h>"}, "device_launch"),
     ("torch", TORCHSORT, "setup.py:1 imports torch, which the source does not declare; setup.py:4 defines"),
     ("torch", DBSCAN_TORCH, "setup.py:1 imports torch, which the source does not declare; setup.py:4"),
     ("torch", HAMMING_SIM, "scripts/build_extension.py:1 imports torch"),

@@ -41,7 +41,7 @@ CASES = [
     Case(
         f"torch torch-geometric torch-scatter torch-sparse {LUMI}",
         0,
-        ("648dda3", "91feaa5"),
+        ("648dda3", "2340737"),
         ("observed not to compile",),
     ),
     Case(f"sglang {LUMI}", 0, ("sglang[all-hip]", "cuda-python")),

@@ -11,6 +11,7 @@ import json
 import os
 import resource
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -671,6 +672,15 @@ def test_layer_is_packed_with_its_own_lock_and_the_line_to_run_it(on_image: Path
     assert held["run"].endswith(
         f"-B {on_image}/x.sqsh:/user-software:image-src=/,ro {on_image}/base.sif python"
     )
+    module = ["env", "--for", "module", "--lock", "x.lock", "-o", "x.lua", "--environment"]
+    assert main([*module, "x.sqsh"]) == 2
+    assert "--environment x.sqsh.files/run.sh" in capsys.readouterr().err
+    assert main([*module, "x.sqsh.files/run.sh"]) == 0
+    ran = subprocess.run(
+        ["bash", "-x", "x.sqsh.files/run.sh", "python"], capture_output=True, text=True, check=True
+    )
+    assert f"{on_image}/x.sqsh:/user-software:image-src=/" in ran.stderr
+    capsys.readouterr()
     assert layer() == 0
     output = capsys.readouterr()
     assert output.out == "Nothing to do: x.sqsh is up to date, verified.\n"

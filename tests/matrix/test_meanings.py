@@ -59,3 +59,34 @@ def test_id_of_a_warning_shows_the_warning_of_the_lock(capsys: pytest.CaptureFix
     for text, id_ in warnings:
         assert main(["explain", id_]) == 0
         assert text in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "status"),
+    [
+        (["resolve", "torch", "apex", "deepspeed", "vllm", "flash-attn[triton]"], 0, "resolved"),
+        (["resolve", "apex", "rocm==7.1.*"], 1, "conflict"),
+        (["resolve", "no-such-project"], 2, "error"),
+        (["table", "apex", "deepspeed", "torch>=2.8", "python==3.12"], 0, "ok"),
+    ],
+)
+def test_brief_answer_has_at_most_four_kilobytes(
+    words: list[str], code: int, status: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--site", "lumi-g", "--date", "2026-06-01"]
+    assert main([*words, *where, "--format", "brief"]) == code
+    text = capsys.readouterr().out
+    assert 100 < len(text) <= 4096
+    document = json.loads(text)
+    assert document["status"] == status
+    assert not any("https://" in warning for warning in document["warnings"])
+
+
+@pytest.mark.slow
+def test_table_as_json_has_at_most_100_kilobytes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["table", "python==3.12", "--site", "lumi-g", "--date", "2026-06-01", "--format", "json"]) == 0
+    )
+    text = capsys.readouterr().out
+    assert len(text) <= 100_000
+    assert {row["rocm"] for row in json.loads(text)["rows"]} >= {"6.4.4", "6.2.4"}

@@ -47,7 +47,7 @@ def asked() -> dict[str, Any]:
 
 
 def test_json_has_documented_keys(capsys: Capture, asked: dict[str, Any]) -> None:
-    document = run_json(capsys, *ASKED)
+    document = run_json(capsys, *ASKED, "--all")
     assert document["rows"] == asked["rows"]
     assert document["schema"] == SCHEMA
     assert (document["target"]["site"], document["target"]["gfx"]) == ("lumi-g", ["gfx90a"])
@@ -65,7 +65,9 @@ def test_json_has_documented_keys(capsys: Capture, asked: dict[str, Any]) -> Non
 
 
 def test_limits_select_rows(capsys: Capture) -> None:
-    rows = run_json(capsys, "table", "apex", "torch>=2.8", "python==3.12", "rocm==6.4.*", *ON_LUMI)["rows"]
+    rows = run_json(capsys, "table", "--all", "apex", "torch>=2.8", "python==3.12", "rocm==6.4.*", *ON_LUMI)[
+        "rows"
+    ]
     assert {(row["python"], row["rocm"]) for row in rows} == {("3.12", "6.4.4")}
     assert {row["torch"].split("+")[0] for row in rows} >= {"2.8.0", "2.9.1"}
     assert not any(row["torch"].startswith("2.7") for row in rows)
@@ -73,7 +75,7 @@ def test_limits_select_rows(capsys: Capture) -> None:
 
 @pytest.mark.slow
 def test_cell_equals_resolve(capsys: Capture) -> None:
-    rows = run_json(capsys, *ASKED)["rows"]
+    rows = run_json(capsys, *ASKED, "--all")["rows"]
     for row in rows[:: len(rows) // 6]:
         for name in ("apex", "bitsandbytes"):
             line = [
@@ -300,7 +302,7 @@ def test_text_is_coloured_on_terminal_only(capsys: Capture, monkeypatch: pytest.
 
 def test_own_risk_is_marked_in_every_format(capsys: Capture) -> None:
     line = ["table", "apex", "torch<2.4", "--python", "3.10", *ON_LUMI]
-    assert "at-own-risk" in {row["verdict"] for row in run_json(capsys, *line)["rows"]}
+    assert "at-own-risk" in {row["verdict"] for row in run_json(capsys, *line, "--all")["rows"]}
     assert "ROCm 6.0, no base image works: published wheels only, at your own risk" in run(
         capsys, *line, "--all"
     )
@@ -336,11 +338,11 @@ def test_interrupted_table_keeps_old_file(capsys: Capture, monkeypatch: pytest.M
 
 
 def test_table_without_rows_is_conflict(capsys: Capture) -> None:
-    document = run_json(capsys, "table", "apex", "rocm==7.1.*", *ON_LUMI, code=1)
+    document = run_json(capsys, "table", "--all", "apex", "rocm==7.1.*", *ON_LUMI, code=1)
     assert document["status"] == "conflict"
     assert any("rocm==7.1.*" in item["text"] for item in document["core"])
     image = ["--base-image", "lumi-rocm-rocm-6.2.4.sif"]
-    document = run_json(capsys, "table", "apex", "torch==2.9.1", *image, *ON_LUMI, code=1)
+    document = run_json(capsys, "table", "--all", "apex", "torch==2.9.1", *image, *ON_LUMI, code=1)
     assert any("lumi-rocm-rocm-6.2.4.sif" in item["text"] for item in document["core"])
 
 
@@ -348,7 +350,7 @@ def test_request_file_gives_columns_and_limits(capsys: Capture) -> None:
     Path("matrix.toml").write_text(
         'requirements = ["apex", "torch==2.9.1"]\nsite = "lumi-g"\ndate = 2026-06-01\npython = "3.12"\n'
     )
-    document = run_json(capsys, "table")
+    document = run_json(capsys, "table", "--all")
     assert document["columns"] == ["apex"]
     assert {(row["torch"][:5], row["python"]) for row in document["rows"]} == {("2.9.1", "3.12")}
 

@@ -34,18 +34,7 @@ _TOOLS = {
     "gcc": "apt-get install gcc",
     "runuser": "apt-get install util-linux",
 }
-_UNUSED = (
-    "babel",
-    "hypothesis",
-    "mypy",
-    "mypyc",
-    "pip",
-    "*__mypyc*.so",
-    "ruff*",
-    "selenium",
-    "sphinx",
-    "torch",
-)
+_UNUSED = ("babel", "hypothesis", "mypy", "mypyc", "pip", "ruff*", "selenium", "sphinx", "torch")
 """Packages of the tests that no program of the user needs."""
 _PASSED = ("PIP_", "SSL_CERT_", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")

@@ -1,5 +1,7 @@
 @HEAD@
 venv=${MATRIX_VENV:-$here/matrix-venv}
+layer=${here%.files} # of `matrix build-layer`
+if [ -z "${MATRIX_VENV:-}" ] && [ "$layer" != "$here" ] && [ -f "$layer" ]; then venv=$layer; fi
 [ "$#" -gt 0 ] || fail "name a command to run"
 @RUNTIME@
 @CHECKS@
