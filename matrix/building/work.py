@@ -72,6 +72,7 @@ from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.lock import dumps
 from resolver.model import Conflict
 from resolver.reporter import SILENT
+from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -203,6 +204,11 @@ class _Work:
         lock = with_cached_digest(answer)
         self._text = dumps(answer)
         self._of_lock = self.context.with_lock(lock)
+        site = self._of_lock.catalog_of_lock.site[lock.target.site]
+        if others := site.lacks(lock.target.gfx):
+            asked, has = join_words(others, joiner="and"), join_words(site.gfx, joiner="and")
+            msg = f"This is for {asked}, but {site.name} has {has}."
+            raise UsageError(msg, hint="Name the site that has this GPU with --site, or leave the GPU out.")
         if self.context.args.dry_run:
             return
         write_lock(answer, self.container.lock)
