@@ -26,6 +26,7 @@ from resolver.compiling.problem import ABSENT, Demand, Problem, Relation, Variab
 from resolver.errors import TooLargeError, UsageError
 from resolver.facts.schema import PLATFORM
 from resolver.model import (
+    UNLISTED,
     Conflict,
     Distribution,
     Request,
@@ -296,7 +297,9 @@ class _TablePart:
         """By the domains of the components that the package has relations with."""
 
     def _counts(self, demand: Demand) -> bool:
-        return demand.variable.name in {*ROW_COMPONENTS, self.package} or bool(demand.mask & ABSENT)
+        name = demand.variable.name
+        is_own = name in {*ROW_COMPONENTS, self.package} or name.startswith(UNLISTED)
+        return is_own or bool(demand.mask & ABSENT)
 
     def versions(self, narrowed: Narrowed | None, name: str) -> list[str]:
         """Return the versions of a component that are left, preferred first."""

@@ -805,8 +805,8 @@ def test_submit_returns_job_number(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_documentation_lists_every_finding() -> None:
     source = Path(judging.__file__)
-    names = ("all_reduce.py",)
-    code = "".join([source.read_text(), *((source.parent / name).read_text() for name in names)])
+    others = (source.with_name("all_reduce.py"), source.parents[2] / "matrix" / "judging" / "running.py")
+    code = "".join(path.read_text() for path in (source, *others))
     given = re.findall(r'Finding\(\s*"(verify-[a-z-]+)",\s*"([a-z]+)"', code)
     page = (source.parents[2] / "docs" / "reference" / "verifying.md").read_text()
     rows = re.findall(r"(?m)^\| `(verify-[a-z-]+)` \| ([a-z ]+) \|", page)

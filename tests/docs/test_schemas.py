@@ -96,9 +96,8 @@ def test_documents_of_resolving(printed: Callable[..., Any]) -> None:
     refused = printed("conflict", "resolve", "torch", *KEPT, "--date", "2026-02-01", "rocm==7.0.*", code=1)
     assert refused["target"]["kept"]["installed"]["requests"] == "2.32.3"
     printed("conflict", "explain")
-    planned = printed(
-        "build-container", "build-container", "x.sif", "apex", "--site", "lumi-g", *DAY, "--dry-run"
-    )
+    plan = ("build-container", "x.sif", "apex", "--site", "lumi-g", *DAY, "--dry-run")
+    planned = printed("build-container", *plan, code=3)  # it names what is missing here
     assert planned["wheels"]
     assert printed("resolve", "resolve", "apex", "flash-attn[triton]", "--site", "lumi-g", *DAY)["edges"]
     printed("explain", "explain")

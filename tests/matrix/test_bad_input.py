@@ -49,7 +49,7 @@ BAD = [
     ("remove torch", "no requirement on torch", ""),
     ("table apx", "'apx'", "Did you mean apex?"),
     ("table torch==9.9", "'torch==9.9'", "Known versions"),
-    ("table --format xml", "'xml'", "table, csv, json, html"),
+    ("table --format xml", "'xml'", "table, csv, json, brief, html"),
     ("resolv", "'resolv'", "Did you mean resolve?"),
     ("resolve --catalog nowhere", "nowhere", ""),
     ("resolve apex --backend cpu --gfx90a", "gfx90a", "Remove this setting"),
@@ -199,7 +199,7 @@ def test_cycle_of_packages_is_bad_input(kind: str, capsys: Capture, tmp_path: Pa
     [
         "resolve torch -o",
         pytest.param("table torch -o", marks=pytest.mark.slow),
-        "fetch --lock",
+        "farm fetch --lock",
         "index list --index",
     ],
 )

@@ -25,7 +25,7 @@ def names() -> set[str]:
 
 def test_a_resolution_stores_its_request_and_later_ones_use_it(capsys: Capture) -> None:
     assert main(["resolve", "torch", *CPU, "--offline", "--for", "pip"]) == 0
-    assert "Wrote matrix.toml" in capsys.readouterr().err
+    assert "Wrote matrix.lock and matrix.toml" in capsys.readouterr().err
     stored = Path("matrix.toml").read_text()
     assert read_settings() == Settings(requirements=["torch"], backend="cpu", python="3.11", consumer="pip")
     assert main(["resolve", "--offline"]) == 0

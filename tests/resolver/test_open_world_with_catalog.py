@@ -202,7 +202,8 @@ def test_extras_for_amd_gpus_are_named_if_none_is_requested(
     for text, expected in ((requested, named), ("b", [])):
         answer = resolve(load(), ask(load(), text, day="2026-11-21"), indexes)
         assert isinstance(answer, Resolution)
-        (sentence,) = [str(one) for one in answer.warnings if "AMD GPUs" in one] or [""]
+        said = [str(one) for one in (*answer.warnings, *answer.notes) if "AMD GPUs" in one]
+        (sentence,) = said or [""]
         assert [name for name in expected if name in sentence] == expected
         assert bool(sentence) == bool(expected)
     cpu = ask(load(), requested, site="local", backend="cpu", python="3.12", glibc="2.36", day="2026-11-21")
