@@ -28,9 +28,14 @@ import msgspec
 from builders.constants import MISSING_CODES
 from builders.index_client import pages, stored
 from builders.index_client.stored import Page, Release
-from builders.network.download import Downloads, download
-from builders.network.source_tree import is_tree
-from builders.network.urls import OFFLINE_HINT, is_flat_listing, local_path, mirrored, without_password
+from builders.network.urls import (
+    OFFLINE_HINT,
+    is_flat_listing,
+    is_tree,
+    local_path,
+    mirrored,
+    without_password,
+)
 from builders.storage.files import cache_root, sdist_path
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.facts.schema import Sdist
@@ -178,6 +183,8 @@ class IndexClient:
         if is_tree(file.url, self._mirrors):
             local = sdist_path(Sdist(file.name, file.sha256))
             if not (self._offline or local.exists()):
+                from builders.network.download import Downloads, download
+
                 download(file.url, local, file.sha256, Downloads(self._mirrors))
         path = self._cache / "content" / f"{RULES}-{self._identity(file, local)}.msgpack"
         with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):

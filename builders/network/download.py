@@ -17,8 +17,15 @@ from threading import Event, Lock
 from typing import IO, TYPE_CHECKING
 
 from builders.constants import MISSING_CODES
-from builders.network.source_tree import is_tree, pack_directory, source_tree
-from builders.network.urls import NETWORK_HINT, local_path, mirrored, package_sources, without_password
+from builders.network.source_tree import pack_directory, source_tree
+from builders.network.urls import (
+    NETWORK_HINT,
+    is_tree,
+    local_path,
+    mirrored,
+    package_sources,
+    without_password,
+)
 from builders.storage.files import (
     cache_root,
     create_file,

@@ -23,12 +23,6 @@ _TIME = 631152000
 """The time of all files, 1990: a wheel is a zip archive, which has no time before 1980 in any zone."""
 
 
-def is_tree(url: str, mirrors: Mapping[str, str]) -> bool:
-    """Return whether a URL names a commit, or a directory on this machine."""
-    path = local_path(mirrored(url, mirrors))
-    return git_commit(url) is not None or (path is not None and path.is_dir())
-
-
 @contextmanager
 def source_tree(url: str, mirrors: Mapping[str, str]) -> Iterator[Path]:
     """Yield the directory that a URL names, on this machine or a commit with its submodules.

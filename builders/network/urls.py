@@ -224,3 +224,9 @@ def is_flat_listing(url: str) -> bool:
     Source: rocm.docs.amd.com, install-pytorch of the Radeon documentation, which names the files one by one.
     """
     return "repo.radeon.com/rocm/manylinux" in url
+
+
+def is_tree(url: str, mirrors: Mapping[str, str]) -> bool:
+    """Return whether a URL names a commit, or a directory on this machine."""
+    path = local_path(mirrored(url, mirrors))
+    return git_commit(url) is not None or (path is not None and path.is_dir())

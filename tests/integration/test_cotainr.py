@@ -108,7 +108,8 @@ class User:
             page[page.index("--base-image IMAGE") :].partition("`")[0].replace("IMAGE", str(self.rig.image))
         )
         ops = [word for name, op in OPS.items() for word in ("--ops", f"{name}:{op}")]
-        _, *words = shlex.split(text.split("```")[1])
+        (line,) = (line for line in text.splitlines() if line.startswith("matrix build-container train.sif"))
+        _, *words = shlex.split(line)
         # This machine has the programs of Slurm, but no cluster.
         return [*words, *more.split(), *ops, "--executor", "local", *options]
 
