@@ -35,6 +35,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     for name in names:
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, root / name)
+    shutil.copytree(ROOT / "docs" / "reference", root / "docs" / "reference")  # what ids mean
     subprocess.run([sys.executable, "noxfile.py", "zipapp"], cwd=root, check=True)
     return root / "dist" / "matrix.pyz"
 
