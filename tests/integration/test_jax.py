@@ -81,7 +81,7 @@ def jax(rig: Rig) -> Jax:
         assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
         return done.stdout
 
-    text = good(rig.matrix("resolve", *REQUEST, "--base-image", str(rig.image), cwd=made.work))
+    text = good(rig.matrix("-v", "resolve", *REQUEST, "--base-image", str(rig.image), cwd=made.work))
     assert "\n  jax-rocm7-pjrt " in text
     assert "\n  jax-rocm7-plugin " in text
     good(rig.matrix("farm", "fetch", "--wheelhouse", "wheels", cwd=made.work))
