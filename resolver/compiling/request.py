@@ -251,5 +251,5 @@ def unknown_component(name: str, known: Iterable[str]) -> UsageError:
     """Return the error for a name that is not in the catalog."""
     hint = did_you_mean(name, sorted(known))
     if hint.startswith("Known"):
-        hint += " Only `matrix resolve` looks up other distributions, if a package index is configured."
+        hint += " Other distributions are looked up if a package index is configured."
     return NoVersionError(f"{shorten(name)!r} is not in the catalog.", name, hint=hint)
