@@ -14,7 +14,7 @@ from msgspec.structs import astuple, replace
 
 from resolver.compiling.known_bad import known_bad_warnings
 from resolver.compiling.platform import newest_python
-from resolver.compiling.preinstalled import content_notes, preinstalled_warnings
+from resolver.compiling.preinstalled import preinstalled_warnings
 from resolver.compiling.problem_builder import advice_for, is_advised, window_of
 from resolver.environment import Environment
 from resolver.errors import CycleError
@@ -99,7 +99,7 @@ def resolution_of(
     advice = advice_for(catalog, request)
     picks = [_advised_pick(pick, advice[pick.name]) if pick.name in advice else pick for pick in picks]
     window = window_of(catalog, request)
-    notes = [*notes, *_torch_from_source(picks), *content_notes(catalog, request, picks, image)]
+    notes = [*notes, *_torch_from_source(picks)]
     if problem.default_images and image is None and "rocm" in versions:
         text = f"No base image that {request.target.site} lists fits this request, so none is used."
         notes.append(Notice("no-image-fits", "base-image", text))

@@ -15,6 +15,7 @@ from resolver.answers.network import with_network_plugin
 from resolver.answers.resolution import preferred_solution, resolution_of
 from resolver.compiling import add_distributions, start_problem
 from resolver.compiling.names import for_rocm, named_by, wheels_for_rocm
+from resolver.compiling.preinstalled import content_notes
 from resolver.compiling.problem import ABSENT
 from resolver.compiling.problem_builder import advice_for, is_advised, reachable
 from resolver.errors import MatrixError
@@ -87,6 +88,8 @@ def resolve(
         search = _with_extras(catalog, search, indexes, notes)
     request, answer = search.request, search.answer
     if isinstance(answer, Resolution):
+        image = catalog.image.get(answer.target.base_image or "")
+        notes += content_notes(catalog, request, answer.picks, image)
         notes += _published_instead(catalog, search, answer)
         notes += _nothing_to_install(request, answer)
         notes += _code_for_every_gpu(catalog, answer)

@@ -239,14 +239,14 @@ def _content(
     rest = [pick for name, pick in picks.items() if name not in held]
     sizes = [_mebibytes(rest), _mebibytes(picks.values())]
     wheels = f" with {sizes[0]} MiB of wheels, instead of {sizes[1]} MiB" if all(sizes) else ""
-    but = f"All but {len(rest)}" if rest else "All"
-    count = f"{but} of these {len(picks)} distributions are in {image.name}"
+    known = f"At least {len(picks) - len(rest)}" if rest else "All"
+    count = f"{known} of these {len(picks)} distributions are in {image.name}"
     text = (
         f"{count}: {listed}. `matrix build-layer OUT.sqsh REQ...` makes a layer over it{wheels}. "
         f"To resolve so: {options}"
     )
     adds = f"{sizes[0]} MiB, not {sizes[1]} MiB" if all(sizes) else "the rest" if rest else "nothing"
-    short = f"{but.lower()} of these {len(picks)} are in a base image; `matrix build-layer` adds {adds}"
+    short = f"{known.lower()} of these {len(picks)} are in a base image; `matrix build-layer` adds {adds}"
     return Notice("image-has", image.name, text, short)
 
 
