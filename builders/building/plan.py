@@ -364,7 +364,7 @@ def recipe_of(pick: Distribution, resolution: Resolution, catalog: Catalog) -> R
     if recipe is None and pick.lacks_recipe:
         why = f": {pick.source.evidence}" if pick.source else ""
         msg = f"There is no recipe for {pick}: its source was not read{why}."
-        command = f"matrix catalog draft {pick.name}=={pick.version}"
+        command = f"matrix catalog draft {pick.draft_source}"
         raise LockError(
             msg, hint=f"Write one with `{command}`, and resolve again with --catalog {pick.name}.toml."
         )

@@ -294,18 +294,15 @@ class _Reader(ast.NodeVisitor):
         argument = keywords.get("name") or (node.args[0] if node.args else None)
         if isinstance(argument, ast.Starred) or not (argument or None in keywords):
             return
+        # A class gets the name of the module; a function may add the package to it.
         is_class = function in self._aliases or function[:1].isupper()
-        name = (
-            self._name(argument) if is_class and argument else None
-        )  # a function may add the package to the name
+        name = self._name(argument) if is_class and argument else None
         if name is None and any(map(_is_extension, self._definitions)):
             return  # a function that makes extensions of the names that its callers state
         sources = keywords.get("sources") or (node.args[1] if len(node.args) > 1 else None)
-        is_reached = self._in_setup or not self._definitions
         # CMake, or whatever else compiles an extension without sources, may leave it out (horovod).
-        is_reached = (
-            is_reached and sources is not None and not (isinstance(sources, ast.List) and not sources.elts)
-        )
+        has_sources = sources is not None and not (isinstance(sources, ast.List) and not sources.elts)
+        is_reached = has_sources and (self._in_setup or not self._definitions)
         self.script.extensions.append(
             Extension(
                 (name or "").replace("/", "."),

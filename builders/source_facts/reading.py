@@ -161,9 +161,8 @@ def is_requirement(text: str) -> bool:
 def learn_release(top: Path, shown: str, version: str = "", tag: str = "") -> SourceFacts:
     """Return the facts in a source whose name and version are known.
 
-    `shown` is the source in messages. `version` is that which the user states for it, and `tag` that of a
-    source that computes it. Raise `UsageError` if
-    the name or the version cannot be read.
+    `shown` is the source in messages. `version` is what the user states, and `tag` counts if the source
+    computes its version. Raise `UsageError` if the name or the version cannot be read.
     """
     if version and not is_version(version):
         raise UsageError(f"{version!r} is not a valid version (PEP 440).")

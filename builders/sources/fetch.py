@@ -200,8 +200,8 @@ class FetchResult(msgspec.Struct):
 def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bool:
     """Put a file of a lock into the cache unless it is there; return whether it was written.
 
-    The hash of a cached file is checked again. A
-    file of this machine without a hash must have the metadata of a distribution.
+    The hash of a cached file is checked again. A file of this machine without a hash must have the metadata
+    of a distribution.
     Errors are those of `download`, `check_hash` and `check_metadata`.
     """
     target = cached_file(file)

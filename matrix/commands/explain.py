@@ -138,7 +138,7 @@ def execute(context: Context) -> int:
 
 def _meaning(context: Context) -> str:
     """Return what the id that was named means, with the warnings of the lock that have it; else nothing."""
-    id_, texts = context.args.name, []
+    id_ = context.args.name
     lock = context.lock if id_ and context.has_lock else None
     if id_ is None or (lock and lock.pick(id_)):
         return ""

@@ -41,33 +41,32 @@ if TYPE_CHECKING:
     from matrix.consumers.shared.installation import Installation, Layout
 
 _SCRIPT = "build.sh"
+_PROGRAMS = {"tykky": "conda-containerize", "tykky-pip": "pip-containerize"}
 
 
 def _emit_conda(installation: Installation, layout: Layout) -> list[WrittenFile]:
     about = [f"Build with `bash {_SCRIPT} DIR`."]
     environment = environment_file(layout.main, installation, about, "tykky")
-    return [environment, *_files(installation, layout, "tykky", "conda-containerize", "req.txt")]
+    return [environment, *_files(installation, layout, "tykky", "req.txt")]
 
 
 def _emit_pip(installation: Installation, layout: Layout) -> list[WrittenFile]:
-    return _files(installation, layout, "tykky-pip", "pip-containerize", layout.main)
+    return _files(installation, layout, "tykky-pip", layout.main)
 
 
-def _files(
-    installation: Installation, layout: Layout, consumer: str, program: str, name: str
-) -> list[WrittenFile]:
+def _files(installation: Installation, layout: Layout, consumer: str, name: str) -> list[WrittenFile]:
     reject_preinstalled(installation, "environments of tykky")
     lines = requirement_lines(installation, layout, layout.local)
-    about = [f"{_SCRIPT} passes this file to {program}."]
+    about = [f"{_SCRIPT} passes this file to {_PROGRAMS[consumer]}."]
     return [
         requirements_file(name, installation, lines, about, consumer),
-        _build_script(installation, layout, program, name),
+        _build_script(installation, layout, consumer, name),
         WrittenFile(ENVIRONMENT, environment_of_programs(installation, consumer)),
     ]
 
 
-def _build_script(installation: Installation, layout: Layout, program: str, name: str) -> WrittenFile:
-    with_conda = program == "conda-containerize"
+def _build_script(installation: Installation, layout: Layout, consumer: str, name: str) -> WrittenFile:
+    program, with_conda = _PROGRAMS[consumer], consumer == "tykky"
     notes = [
         f"Usage: bash {_SCRIPT} [--update] [DIR [more options of {program}]]",
         "With --update, pip installs the changes into an existing environment.",
@@ -88,7 +87,7 @@ def _build_script(installation: Installation, layout: Layout, program: str, name
     return script(
         _SCRIPT,
         "build_with_tykky.sh",
-        head=head(installation, "tykky" if with_conda else "tykky-pip", _SCRIPT, notes),
+        head=head(installation, consumer, _SCRIPT, notes),
         program=program,
         requirements=quote(name),
         given=environment if with_conda else "",
@@ -106,14 +105,14 @@ def _build_script(installation: Installation, layout: Layout, program: str, name
     )
 
 
-def _consumer(file: str, emit: Callable[[Installation, Layout], list[WrittenFile]], program: str) -> Consumer:
+def _consumer(name: str, file: str, emit: Callable[[Installation, Layout], list[WrittenFile]]) -> Consumer:
     return Consumer(
         file=file,
         emit=emit,
         check=newer_glibc,
         runs_on_host=True,
         maker=Maker(
-            programs=(program,),
+            programs=(_PROGRAMS[name],),
             module=TYKKY_MODULE,
             install="Load the module of tykky (`module avail tykky`), or install hpc-container-wrapper.",
             command=lambda folder, target: ["bash", str(folder / _SCRIPT), str(target)],
@@ -123,6 +122,6 @@ def _consumer(file: str, emit: Callable[[Installation, Layout], list[WrittenFile
     )
 
 
-CONSUMER = _consumer("env.yml", _emit_conda, "conda-containerize")
-PIP = _consumer("req.txt", _emit_pip, "pip-containerize")
+CONSUMER = _consumer("tykky", "env.yml", _emit_conda)
+PIP = _consumer("tykky-pip", "req.txt", _emit_pip)
 """The consumer ``tykky-pip``."""

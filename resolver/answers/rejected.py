@@ -154,4 +154,4 @@ def working_version(
 ) -> str:
     """Return the preferred version that an additional requirement allows; empty if there is no solution."""
     answer = solve(catalog, replace(request, requirements=(*request.requirements, requirement)), indexes)
-    return answer.version_of(requirement.name) or "" if isinstance(answer, Resolution) else ""
+    return answer.version_of(requirement.name) if isinstance(answer, Resolution) else ""

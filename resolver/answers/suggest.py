@@ -355,6 +355,8 @@ class _Trials:
 
     def resolving(self, combinations: Iterable[Sequence[RequestChange]]) -> Iterator[Suggestion]:
         for changes in combinations:
+            if self.is_stopped:
+                return
             relaxed = self._changed(changes)
             if not self._is_useful(relaxed) or relaxed == self._request:
                 continue

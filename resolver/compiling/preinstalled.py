@@ -239,14 +239,17 @@ def _content(
     rest = [pick for name, pick in picks.items() if name not in held]
     sizes = [_mebibytes(rest), _mebibytes(picks.values())]
     wheels = f" with {sizes[0]} MiB of wheels, instead of {sizes[1]} MiB" if all(sizes) else ""
-    known = f"At least {len(picks) - len(rest)}" if rest else "All"
-    count = f"{known} of these {len(picks)} distributions are in {image.name}"
     text = (
-        f"{count}: {listed}. `matrix build-layer OUT.sqsh REQ...` makes a layer over it{wheels}. "
+        f"{image.name} has {f'at least {len(held)} of these {len(picks)}' if rest else 'all of these'} "
+        f"distributions: {listed}. `matrix build-layer OUT.sqsh REQ...` makes a layer over it{wheels}. "
         f"To resolve so: {options}"
     )
-    adds = f"{sizes[0]} MiB, not {sizes[1]} MiB" if all(sizes) else "the rest" if rest else "nothing"
-    short = f"{known.lower()} of these {len(picks)} are in a base image; `matrix build-layer` adds {adds}"
+    short = "a base image has all of these"
+    if rest:
+        adds = f"{sizes[0]} MiB, not {sizes[1]} MiB" if all(sizes) else "the rest"
+        short = (
+            f"a base image has at least {len(held)} of these {len(picks)}; `matrix build-layer` adds {adds}"
+        )
     return Notice("image-has", image.name, text, short)
 
 
