@@ -248,6 +248,8 @@ def _rejected_text(rejected: RejectedVersion) -> str:
         return f" would also fit, but {change}"
     if rejected.preferred:
         return f" would also fit; {rejected.preferred}"
+    if not rejected.core:
+        return " would also fit if you require that version"
     return "\n".join(["", *(f"    - {item.text}{first_source(item)}" for item in rejected.core)])
 
 

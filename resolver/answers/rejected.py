@@ -89,7 +89,7 @@ def rejected_versions(
             pinned = replace(request, requirements=(*request.requirements, pin))
             question = f"you asked for {pin.text}"
         found = _rejected(catalog, pinned, indexes, chosen, (name, key, question))
-        if other_pick and not (found.core or found.instead):
+        if other_pick and not (found.core or found.instead or found.preferred):
             text = f"{name} {pick.version} is preferred because it is in {other} {other_pick.version}"
             found = replace(found, preferred=text)
         rejected.append(found)
@@ -132,6 +132,9 @@ def _rejected(
         answer = solve(catalog, both, indexes)
         if not isinstance(answer, Resolution):
             return RejectedVersion(key, core=_core_without(both, answer, {question}))
+    now, then = chosen.pick(name), other.pick(name)
+    if now and then and then.origin == "build" != now.origin:
+        return RejectedVersion(key, (), preferred=f"{now.version} has a wheel for the target")
     return RejectedVersion(key, ())
 
 

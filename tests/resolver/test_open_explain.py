@@ -205,3 +205,16 @@ def test_every_preference_explains_a_conflict_with_metadata(catalog: Catalog, pr
     assert isinstance(answer, Conflict)
     assert "you asked for lightning==2.0.1" in texts(answer)
     assert any("lightning 2.0.1 requires torch" in text for text in texts(answer))
+
+
+def test_release_without_wheel_is_rejected_for_its_wheel(catalog: Catalog) -> None:
+    source = FakeRelease(wheels=(), sdist=True)
+    indexes = FakeIndexes({"lib": {"1": FakeRelease(), "2": source, "3": source}})
+    request = ask(catalog, "lib", site="frontier", python="3.12")
+    chosen = resolve(catalog, request, indexes)
+    assert isinstance(chosen, Resolution)
+    rejected, _ = rejected_versions(catalog, request, indexes, chosen, "lib")
+    assert [(row.version, row.preferred) for row in rejected] == [
+        ("2", "1 has a wheel for the target"),
+        ("3", "1 has a wheel for the target"),
+    ]
