@@ -122,7 +122,7 @@ class Limits(msgspec.Struct, frozen=True):
     compiler_cache: str | None = None
     """Path of ccache, or ``none``; None searches PATH."""
     mirrors: Mapping[str, str] = {}
-    strategy: IndexStrategy = "first-index"
+    strategy: IndexStrategy = "unsafe-best-match"
     """Which of the configured indexes count for a build requirement."""
 
 

@@ -125,8 +125,8 @@ class FetchOptions(msgspec.Struct, frozen=True):
     """The requirement of ROCm's pip packages for development, if torch takes its ROCm from pip."""
     gfx: str = ""
     """The GPU architecture for which the sdist ``rocm`` chooses its requirements."""
-    strategy: IndexStrategy = "first-index"
-    """Which of the configured indexes count for a build requirement."""
+    strategy: IndexStrategy = "unsafe-best-match"
+    """Which of the indexes of pip's configuration count for a build requirement: all, as for pip itself."""
 
 
 def fetch_wheels(
@@ -152,7 +152,7 @@ def fetch_wheels(
         requested,
         sorted(options.indexes),
         sorted(wheel.sha256 for wheel in constraints),
-        *([] if options.strategy == "first-index" else [options.strategy]),
+        *([options.strategy] if options.strategy == "first-index" else []),
         *([options.gfx] if options.rocm in requested else []),
     )
     manifest = cache_root() / "wheelhouses" / f"{key}.json"

@@ -85,7 +85,7 @@ def limits_of(context: Context) -> Limits:
         offline=bool(settings.offline),
         compiler_cache=args.compiler_cache,
         mirrors=settings.mirrors,
-        strategy=settings.index_strategy or "first-index",
+        strategy=settings.index_strategy or "unsafe-best-match",
     )
 
 

@@ -249,7 +249,7 @@ def _fetch_wheels(
     """
     from matrix.building.planning import build_host_of
 
-    strategy = settings.index_strategy or "first-index"
+    strategy = settings.index_strategy or "unsafe-best-match"
     limits = Limits(offline=args.offline, mirrors=settings.mirrors, strategy=strategy)
     log = cache_root() / "logs" / "fetch.log"
     log.unlink(missing_ok=True)
