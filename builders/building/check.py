@@ -21,7 +21,7 @@ from builders.probe.wheel import judge_wheel
 from builders.source_facts.reading import learn_source
 from builders.source_facts.recipe_draft import is_switch
 from resolver.errors import BuildError, CommandError, EnvironmentLacksError, MatrixError, UsageError
-from resolver.versions import join_words
+from resolver.versions import join_words, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -126,16 +126,23 @@ def _with_switches(error: Finding, recipe: Recipe, tree: Path) -> Finding:
     if error.id != "object-missing":
         return error
     try:
-        flags = learn_source(tree).flags
+        facts = learn_source(tree)
     except UsageError:  # the build has changed the files
         return error
     unset = [
         f"{row.name} ({row.where})"
-        for row in flags
+        for row in facts.flags
         if is_switch(row) and recipe.environment.get(row.name) in {None, "0"}
     ]
     listed = join_words(unset, most=4, joiner="or")
-    fix = f"The build skipped it. Perhaps it needs {listed}: set it in the recipe." if unset else error.fix
+    conditions = dict.fromkeys(
+        f"`{shorten(row.condition)}` ({row.where})" for row in facts.extensions if row.condition
+    )
+    fix = error.fix
+    if conditions:
+        fix = f"The script compiles it only if {join_words([*conditions], most=4)}; see the build's log."
+    if unset:
+        fix = f"The build skipped it. Perhaps it needs {listed}: set it in the recipe."
     return replace(error, fix=fix)
 
 

@@ -31,6 +31,8 @@ _WITHOUT_CUDA = re.compile(
     r"(?:not )?(?:torch\.version\.cuda|(?:torch\.utils\.)?(?:cpp_extension\.)?CUDA_HOME)(?P<none> is None)?"
 )
 """Conditions on torch that are true for ROCm: torch sets CUDA_HOME to None there."""
+_FOR_GPU = re.compile(r"(?!not ).*(?:cuda|nvcc|hip|rocm|gpu)(?!.* is None$)", re.IGNORECASE | re.DOTALL)
+"""A condition that is false on a machine without a GPU or its toolkit."""
 _ENVIRONMENT_METHOD = re.compile(r"(os\.)?environ\.(get|pop|setdefault)")
 _SOURCE_FILE = re.compile(r"\.(c|cc|cpp|cxx|cu|hip|pyx)$")
 
@@ -48,11 +50,18 @@ class Extension(msgspec.Struct, frozen=True):
     """The source files that the script names literally."""
     certain: bool = False
     """Whether every build compiles it: no condition, function or other build system decides."""
+    condition: str = ""
+    """The condition, as in the script, of the innermost `if` around it; empty for an `else`."""
 
     @property
     def uses_gpu_compiler(self) -> bool:
         """Whether it needs a GPU compiler in every case."""
         return all("CUDA" in kind for kind in self.kind.split(" or "))
+
+    @property
+    def is_for_gpu(self) -> bool:
+        """Whether it needs a GPU compiler, or a condition leaves it out where there is none."""
+        return self.uses_gpu_compiler or _FOR_GPU.match(self.condition) is not None
 
 
 class BuildVariable(msgspec.Struct, frozen=True):
@@ -131,6 +140,7 @@ class _Reader(ast.NodeVisitor):
         self._definitions: list[str] = []
         self._optional = False
         self._conditional = False
+        self._condition = ""
         self._caught = False
         self._in_setup = False
 
@@ -163,15 +173,17 @@ class _Reader(ast.NodeVisitor):
         self._optional, self._caught = before
 
     def visit_If(self, node: ast.If) -> None:
-        before = self._conditional
+        before = self._conditional, self._condition
+        test = ast.unparse(node.test)
         self.visit(node.test)
         if any(map(_stops, node.body)):
-            self._add_gate(ast.unparse(node.test), node)
+            self._add_gate(test, node)
         self._conditional = True
-        body = [] if ast.unparse(node.test).endswith("TYPE_CHECKING") else node.body
-        for statement in [*body, *node.orelse]:
-            self.visit(statement)
-        self._conditional = before
+        body = [] if test.endswith("TYPE_CHECKING") else node.body
+        for self._condition, statements in ((test, body), ("", node.orelse)):
+            for statement in statements:
+                self.visit(statement)
+        self._conditional, self._condition = before
 
     def visit_Assert(self, node: ast.Assert) -> None:
         test = ast.unparse(node.test)
@@ -310,6 +322,7 @@ class _Reader(ast.NodeVisitor):
                 self._where(node),
                 tuple(dict.fromkeys(self._files(sources))) if sources else (),
                 is_reached and not (self._conditional or self._caught or "optional" in keywords),
+                self._condition,
             )
         )
 

@@ -252,7 +252,9 @@ def _objects(facts: SourceFacts, backend: Backend) -> Iterator[str]:
     """
     if not facts.compiles:
         return
-    extensions = [row for row in facts.extensions if backend == "rocm" or not row.uses_gpu_compiler]
+    extensions = [row for row in facts.extensions if backend == "rocm" or not row.is_for_gpu]
+    if facts.extensions and not extensions:
+        return
     optional = {extension.name for extension in extensions if not extension.certain}
     required = extensions if len(optional) == 1 else [one for one in extensions if one.certain]
     if not required or not all(extension.name for extension in required):

@@ -472,3 +472,27 @@ def test_extensions_that_another_build_system_may_leave_out_are_not_demanded(lea
         "setup(name='horovod', ext_modules=[torch_lib, tensorflow_lib])"
     )
     assert [recipe.must_contain for recipe in draft_recipes(facts, "horovod.tar.gz")] == [("*.so",)] * 2
+
+
+@pytest.mark.parametrize(
+    ("condition", "cpu"),
+    [
+        ("call(['nvcc']) == 0", ()),
+        ("toolkit_of_cuda()", ()),
+        ("torch.cuda.is_available() and not os.getenv('NO_GPU')", ()),
+        ("not torch.cuda.is_available()", ("fast*.so",)),
+        ("CUDA_HOME is None", ("fast*.so",)),
+        ("os.getenv('WITH_FAST')", ("fast*.so",)),
+    ],
+)
+def test_extension_that_only_a_gpu_gets_is_not_demanded_for_the_cpu(
+    learn: Learn, condition: str, cpu: tuple[str, ...]
+) -> None:
+    facts = learn(
+        f"more = []\nif {condition}:\n    more.append(CppExtension('fast', ['fast.cc']))\n"
+        "setup(name='p', ext_modules=more)",
+        **{"fast.cc": ""},
+    )
+    assert facts.extensions[0].condition
+    demanded = {recipe.backend: recipe.must_contain for recipe in draft_recipes(facts, "p.tar.gz")}
+    assert demanded == {"rocm": ("fast*.so",), "cpu": cpu}
