@@ -63,9 +63,10 @@ def apply_recipe(task: Task, *, jobs: int = 1, prefix_map: Mapping[str, str] | N
     cxx = cc = None
     if host.compilers:
         cxx, cc = choose_compilers(host.compilers, task.least_standard)
-    environment = _environment(task, jobs, cxx, cc) | {
+    variables = _environment(task, jobs, cxx, cc) | {
         name: filled(text) for name, text in recipe.environment.items()
     }
+    environment = {name: text for name, text in variables.items() if text}
     for name, flags in _prefix_map_flags(recipe, prefix_map or {}).items():
         environment[name] = f"{flags} {environment.get(name, '')}".rstrip()
     programs: dict[str, str] = {}

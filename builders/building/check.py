@@ -111,7 +111,7 @@ def check_build(
     log = directory.log
     library = directory.environment / task.build_host.python.library  # has the torch that we built ourselves
     audit = audit_wheel(wheel, _expected(task, layers.torch.packages if layers.torch else library))
-    reject(wheel, task, log, [_with_switches(error, task.recipe, tree) for error in audit.errors])
+    reject(wheel, task, log, [with_switches(error, task.recipe, tree) for error in audit.errors])
     reject(wheel, task, log, silent_failures(log, diagnosis_context(task)))
     probe = judge_wheel(_probe(wheel, task, index, directory, layers), task.recipe)
     reject(wheel, task, log, [finding for finding in probe if finding.severity == "error"])
@@ -121,9 +121,12 @@ def check_build(
     ]
 
 
-def _with_switches(error: Finding, recipe: Recipe, tree: Path) -> Finding:
-    """Return the error that something was not compiled with the switches that the build script reads."""
-    if error.id != "object-missing":
+def with_switches(error: Finding, recipe: Recipe, tree: Path) -> Finding:
+    """Return the error that something was not compiled with what decides this in the build script.
+
+    These are switches that the recipe does not set; if there are none, the conditions around extensions.
+    """
+    if error.id not in {"object-missing", "no-gpu-code"}:
         return error
     try:
         facts = learn_source(tree)
@@ -134,15 +137,15 @@ def _with_switches(error: Finding, recipe: Recipe, tree: Path) -> Finding:
         for row in facts.flags
         if is_switch(row) and recipe.environment.get(row.name) in {None, "0"}
     ]
-    listed = join_words(unset, most=4, joiner="or")
     conditions = dict.fromkeys(
         f"`{shorten(row.condition)}` ({row.where})" for row in facts.extensions if row.condition
     )
     fix = error.fix
-    if conditions:
-        fix = f"The script compiles it only if {join_words([*conditions], most=4)}; see the build's log."
     if unset:
-        fix = f"The build skipped it. Perhaps it needs {listed}: set it in the recipe."
+        fix = f"The build skipped it. Perhaps it needs {join_words(unset)}: set it in the recipe."
+    elif conditions:
+        listed = join_words([*conditions], joiner="and if")
+        fix = f"The script compiles extensions only if {listed}; see the build's log."
     return replace(error, fix=fix)
 
 

@@ -245,7 +245,7 @@ def judge(
     2. Failures that follow from another failure are dropped. General failures are dropped if a specific
        failure applies.
     3. The most specific failure comes first. Among equally specific failures, the first in the log comes
-       first. Of failures with the same first line, only the first is kept.
+       first. Of failures with the same first line, only one is kept: that for this kind of log, if any.
     """
     lines = {row.id: _lines(row, seen) for row in failures}
     applying = [row for row in failures if _applies(row, lines[row.id], seen, context)]
@@ -256,7 +256,13 @@ def judge(
     hidden = {name for row in applying for name in row.hides}
     left = [row for row in applying if row.id not in hidden]
     left = [row for row in left if not row.general] or left
-    left.sort(key=lambda row: (-_conditions(row), min(numbers[row.id], default=_NO_LINE)))
+    left.sort(
+        key=lambda row: (
+            -_conditions(row),
+            min(numbers[row.id], default=_NO_LINE),
+            context.kind not in {"", row.kind},
+        )
+    )
     chosen: dict[int | str, Failure] = {}  # by the first line
     for row in left:
         chosen.setdefault(min(numbers[row.id]) if numbers[row.id] else row.id, row)

@@ -58,6 +58,8 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
     mentions_hip: bool
     native_cpu: bool
     """Whether the build scripts mention ``-march=native``."""
+    passes_host_compiler: bool
+    """Whether they mention ``-ccbin``, with which nvcc gets the compiler in CC; hipcc rejects it."""
     cxx_standards: tuple[str, ...]
     """The C++ standards that the build sets, such as ``17``."""
     compiles: bool

@@ -140,6 +140,7 @@ def learn_source(top: Path) -> SourceFacts:
         submodules=_submodules(top),
         mentions_hip=_mentions_hip(top),
         native_cpu="-march=native" in build,
+        passes_host_compiler="-ccbin" in build,
         cxx_standards=tuple(sorted({a or b for a, b in _CXX_STANDARD.findall(build)})),
         compiles=_compiles(document, scripts, cmake),
         downloads=tuple(where for script in scripts for where in script.downloads),

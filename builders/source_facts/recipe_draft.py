@@ -29,6 +29,8 @@ _GPU_SWITCH = re.compile(
     r"(\w+_)?(FORCE|BUILD|WITH|USE|ENABLE)_(CUDA|HIP|ROCM|GPU)(_EXT|_EXTENSIONS?|_OPS|_KERNELS)?"
 )
 _SWITCH = re.compile(r"(?:^|_)(?:FORCE|BUILD|WITH|USE|ENABLE)_|_EXT(?:ENSION)?S?$")
+_FOR_ROCM = re.compile("ROCM|HIP|HCC|AMD|OFFLOAD|GFX")
+"""Parts of the names of variables with GPU architectures that are for ROCm in any source."""
 _CPU_SWITCH = re.compile(r"FORCE_(ONLY_)?CPU")
 _ON = {"1", "on", "true", "yes"}
 _SPECIFIER = re.compile(r"\s*(?:\[[^\]]*\])?\s*\(?([^)@]*)\)?")
@@ -222,8 +224,11 @@ def _environment(facts: SourceFacts, backend: Backend) -> Iterator[tuple[str, st
     """Yield the variables of a recipe: GPU architectures, and switches that the source reads."""
     if backend == "rocm":
         for variable in facts.architectures:
-            if _is_environment(variable) and "CUDA" not in variable.name:
+            is_for_cuda = not facts.mentions_hip and not _FOR_ROCM.search(variable.name)
+            if _is_environment(variable) and "CUDA" not in variable.name and not is_for_cuda:
                 yield variable.name, _SEPARATORS.get(variable.name, "{gfx}")
+        if facts.passes_host_compiler:
+            yield "CC", ""
     for variable in facts.flags:
         default = variable.default.strip("'\"").lower() in _ON
         if not _is_environment(variable):

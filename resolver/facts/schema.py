@@ -516,7 +516,8 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 class Recipe(_OfReleases, frozen=True, kw_only=True):
     """How some releases of a package are built for one backend.
 
-    `environment`, `options` and `prepare` may contain placeholders: see `resolver.facts.placeholders`.
+    `environment`, `options` and `prepare` may contain placeholders: see `resolver.facts.placeholders`. A
+    variable with an empty value is not set.
     """
 
     backend: Backend

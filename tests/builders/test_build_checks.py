@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from builders.building import task as builds
 from builders.building.apply_recipe import apply_recipe
+from builders.building.check import with_switches
 from builders.building.compilation import build_view
 from builders.building.inputs import Limits
 from builders.building.plan import BuildHost, Task, local_build_host
@@ -23,6 +24,7 @@ from builders.containers.inspection import ImageFacts
 from builders.containers.runtime import HostRuntime, View
 from builders.containers.sandbox import BUILD
 from builders.environments.layers import BuildEnvironment
+from builders.findings import Finding
 from builders.index import Index
 from builders.recipes import Program
 from builders.storage.lease import exclusive_lock
@@ -184,3 +186,20 @@ def test_shim_at_fixed_path_must_run(tmp_path: Path, version: str, binds: bool, 
         bound = [str(bind.inside) for bind in view().binds if bind.target not in {None, BUILD}]
         assert bound == (["/opt/rocm/bin/rocminfo"] if version == "0.14.4" else [])
     monkey.undo()
+
+
+@pytest.mark.parametrize("missing", ["object-missing", "no-gpu-code"])
+def test_missing_code_is_reported_with_the_condition_of_the_script(missing: str, tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text(
+        "from setuptools import setup\n"
+        "from torch.utils.cpp_extension import CUDA_HOME, CUDAExtension\n"
+        "more = []\n"
+        "if CUDA_HOME:\n"
+        "    more = [CUDAExtension('p.kernels', ['p.cu'])]\n"
+        "setup(name='p', ext_modules=more)\n"
+    )
+    recipe = Recipe(package="p", backend="rocm", status="inferred", source="test")
+    found = with_switches(Finding(missing, "error", "Missing.", "See the log."), recipe, tmp_path)
+    assert found.fix.startswith("The script compiles extensions only if `CUDA_HOME` (setup.py:5)")
+    other = Finding("other", "error", "Another.", "See the log.")
+    assert with_switches(other, recipe, tmp_path) == other

@@ -496,3 +496,37 @@ def test_extension_that_only_a_gpu_gets_is_not_demanded_for_the_cpu(
     assert facts.extensions[0].condition
     demanded = {recipe.backend: recipe.must_contain for recipe in draft_recipes(facts, "p.tar.gz")}
     assert demanded == {"rocm": ("fast*.so",), "cpu": cpu}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "environment"),
+    [
+        ("", {"PYTORCH_ROCM_ARCH": "{gfx}"}),
+        ("// HIP: __HIP_PLATFORM_AMD__", {"PYTORCH_ROCM_ARCH": "{gfx}", "GPU_ARCH": "{gfx}"}),
+    ],
+)
+def test_architectures_of_a_source_without_rocm_are_those_of_cuda(
+    learn: Learn, kernel: str, environment: dict[str, str]
+) -> None:
+    """As spatial-correlation-sampler 0.5.0: what it reads becomes `-gencode arch=compute_...`."""
+    facts = learn(
+        "import os\nfrom setuptools import setup\nfrom torch.utils.cpp_extension import CUDAExtension\n"
+        "archs = os.environ.get('GPU_ARCH', '').split()\n"
+        "setup(name='p', ext_modules=[CUDAExtension('p', ['a.cu'])])",
+        **{"a.cu": kernel},
+    )
+    rocm = next(recipe for recipe in draft_recipes(facts, "p.tar.gz") if recipe.backend == "rocm")
+    assert rocm.environment == environment
+
+
+def test_compiler_that_a_script_passes_to_nvcc_is_not_set(learn: Learn) -> None:
+    """As chamferdist 1.0.3 and pytorch3d: `-ccbin` and the value of CC."""
+    facts = learn(
+        "import os\nfrom setuptools import setup\nfrom torch.utils.cpp_extension import CUDAExtension\n"
+        "CC = os.environ.get('CC')\n"
+        "flags = [f'-ccbin={CC}'] if CC is not None else []\n"
+        "setup(name='p', ext_modules=[CUDAExtension('p', ['a.cu'], extra_compile_args={'nvcc': flags})])",
+        **{"a.cu": ""},
+    )
+    rocm = next(recipe for recipe in draft_recipes(facts, "p.tar.gz") if recipe.backend == "rocm")
+    assert rocm.environment["CC"] == ""

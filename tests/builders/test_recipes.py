@@ -118,9 +118,12 @@ def test_cpu_build_has_no_rocm_variables() -> None:
 
 
 def test_recipe_overrides_environment() -> None:
-    made = apply(make_recipe(environment={"CXX": "hipcc", "MAX_JOBS": "1"}), "gfx90a", compilers=LUMI, jobs=4)
+    made = apply(
+        make_recipe(environment={"CXX": "hipcc", "MAX_JOBS": "1", "CC": ""}), "gfx90a", compilers=LUMI, jobs=4
+    )
     assert made.environment["CXX"] == "hipcc"
     assert made.environment["MAX_JOBS"] == "1"
+    assert "CC" not in made.environment
 
 
 def test_build_directories_are_mapped_for_every_compiler() -> None:
