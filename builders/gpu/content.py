@@ -88,6 +88,7 @@ _PATH_FOR_HIP = re.compile(r"(?:^|[/_])(?:hip|rocm)(?=[/_.])|\.hip$", re.IGNOREC
 _NAME_FOR_ROCM = re.compile(r"(?:^|[-_.])(?:rocm|hip)(?![a-z])", re.IGNORECASE)
 _TORCH_SYMBOL = re.compile(rb"(?<=\0)_ZNK?(?:3c10|2at|5torch)[^\0]+")
 """A symbol of torch's C++ interface in a table of names."""
+_TORCH_LIBRARY = re.compile(r"lib(?:c10|torch)(?:_\w+)?\.so")
 _TORCH_RELEASE = re.compile(r"torch_?\d")
 """Part of the name of an object for one release of torch, beside others (torch-c-dlpack-ext)."""
 _EXTENSION = re.compile(r"\.(?:cpython-|abi3|pypy)[^/]*so$")
@@ -267,6 +268,8 @@ def _judge_planned(
         names = (name for name in needed or () if not name.startswith("libcuda.so"))
         of_torch = _TORCH_SYMBOL.search(first)
         imports = frozenset({of_torch[0].decode("ascii", "replace")} if of_torch else ())
+        if not of_torch and any(map(_TORCH_LIBRARY.match, needed or ())):
+            imports = frozenset({"_Z"})  # its names come later in the object
         started.append(
             SharedObject(info.filename, tuple(names), imports=imports, has_cuda_code=has_cuda_code)
         )
@@ -605,7 +608,7 @@ class _Judge(msgspec.Struct, dict=True):
         return requirement.name if applies else ""
 
     def _of_unknown_torch(self) -> str:
-        """Return an object that is compiled for a release of torch that is not known; empty if none is."""
+        """Return an object that is compiled against torch for unknown releases; empty if none is."""
         pins = (item.specifier for item in self.contents.requirements() if item.name == "torch")
         is_known = any(clause.operator not in {">", ">=", "!="} for pin in pins for clause in pin)
         if is_known or self.can_do_without or self.knows_torch:
@@ -669,7 +672,7 @@ class _Judge(msgspec.Struct, dict=True):
             yield f"the name {name} is for ROCm, and nothing in it shows for which releases"
         of_torch = self._of_unknown_torch()
         if of_torch:
-            yield f"{of_torch} is compiled for one release of torch, and the metadata does not say which"
+            yield f"{of_torch} is compiled against torch, and the metadata does not say for which releases"
         if self.mentions_hip:
             count = len(self.kernels)
             yield f"its {count} CUDA sources mention HIP, but it is not known whether they compile for it"

@@ -269,7 +269,20 @@ def test_release_of_torch_must_be_known(
         path = wheel_of(tmp_path, "torch-tiny", "1.0", files, requires=requires, tag=TAG)
         for content in (started(path), read_complete(path)):
             assert content is not None
-            assert ("is compiled for one release of torch" not in content.unread) is is_judged
+            assert ("is compiled against torch, and" not in content.unread) is is_judged
+
+
+@pytest.mark.parametrize(
+    ("library", "is_judged"), [("libc10.so", False), ("libtorch_cpu.so", False), (LIBC, True)]
+)
+def test_large_object_that_needs_torch_is_compiled_against_it(
+    tmp_path: Path, library: str, *, is_judged: bool
+) -> None:
+    """Its names of torch come after the part that is read (torch-projectors)."""
+    files = {f"tiny/_C{EXTENSION}": shared_object(needed=(library, LIBC), cuda=PACKED)}
+    content = started(wheel_of(tmp_path, "tiny", "1.0", files, requires=("torch>=2.6",), tag=TAG))
+    assert content is not None
+    assert ("is compiled against torch, and" not in content.unread) is is_judged
 
 
 def test_names_of_torch_that_the_wheel_has_itself_are_its_own(judge: Callable[..., Content]) -> None:
