@@ -34,6 +34,8 @@ _PROCESSES = str((os.cpu_count() or 1) + 1)
 """Processes that run tests: one more than cores, because many wait for programs, jobs and downloads."""
 _PARALLEL = ("-n", _PROCESSES, "--dist", "worksteal")
 """Tests of one file mostly run in one process, and so share what the file prepares."""
+_MORE_PROCESSES = str((os.cpu_count() or 1) + 2)
+"""Integration tests use cores for 60 % of their time: they wait for servers, locks and images."""
 
 
 def missing_packages(names: Collection[str]) -> list[str]:
@@ -143,7 +145,15 @@ def tests(session: nox.Session) -> None:
         session.run("python", "-m", "pytest", *session.posargs)
         return
     session.run("python", "-m", "pytest", *_PARALLEL, "-m", "not integration and not long")
-    scheduled = ["-p", "tests.scheduling", "-n", _PROCESSES, "--dist", "loadscope", "--no-loadscope-reorder"]
+    scheduled = [
+        "-p",
+        "tests.scheduling",
+        "-n",
+        _MORE_PROCESSES,
+        "--dist",
+        "loadscope",
+        "--no-loadscope-reorder",
+    ]
     session.run("python", "-m", "pytest", *scheduled, "-m", "integration and not long")
 
 

@@ -18,7 +18,6 @@ _SCOPES = {
     "test_provoked.py::test_log_of_good_build": "deepspeed",
     "test_cotainr.py::test_build_script_builds": "small container",
     "test_cotainr.py::test_cause_of": "small container",
-    "test_cotainr.py::test_changed": "changed container",
     "test_in_image.py::test_git_source": "sound",
     "test_in_image.py::test_wheel_does_not": "sound",
     "test_in_image.py::test_hip_extension": "sound",

@@ -260,6 +260,7 @@ def test_build_script_builds_container_from_index(small: User) -> None:
     assert inside.stdout.split() == ["1.0+rocm7.2", *(f"{PACKAGES}{name}" for name in files)], inside.stderr
 
 
+@pytest.mark.long
 def test_changed_lock_makes_container_again(rig: Rig, cotainr: Path) -> None:
     user = User(rig, rig.work(), cotainr)
     command = ["build-container", "small.sif", "--executor", "local"]

@@ -259,6 +259,7 @@ def test_module_is_installed_verified_and_kept(site: Site) -> None:
     assert versions(site) == expected(VERSION)
 
 
+@pytest.mark.long
 def test_reinstallation_repairs_failed_one(site: Site, image: Path) -> None:
     """EasyBuild deletes the old installation first, so after a failed reinstallation there is no module."""
     site.write_easyconfig(NEWER, image)

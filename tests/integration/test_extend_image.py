@@ -247,7 +247,7 @@ def test_layer_holds_only_what_the_image_lacks(user: User) -> None:
     assert (user.work / "x.sqsh").read_bytes() == first
 
 
-@pytest.mark.parametrize("source", ["index", "wheelhouse"])
+@pytest.mark.parametrize("source", [pytest.param("index", marks=pytest.mark.long), "wheelhouse"])
 def test_definition_extends_image(user: User, source: str) -> None:
     """The wheels of the index come from a server, and others from the index that this machine uses."""
     env = {

@@ -19,6 +19,7 @@ _WHEELS = 2
 _ROWS = 25
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_random_learned_rows_agree_with_the_files() -> None:
     catalog = load()

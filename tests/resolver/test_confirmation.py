@@ -19,7 +19,7 @@ from resolver.requirements import parse_requirement
 from tests.resolver.open_universe import OpenUniverse, open_universe, parsed, versions_of
 
 PYTHONS = ("3.12", "3.11", "3.10")
-ANSWERS = 200
+ANSWERS = 60
 
 Records = Mapping[str, Recorded]
 Found = tuple[OpenUniverse, Resolution, Records]

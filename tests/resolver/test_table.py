@@ -342,7 +342,7 @@ def real(request: pytest.FixtureRequest, catalog: Catalog) -> Whole:
 
 
 @pytest.mark.slow
-@settings(EXAMPLES, max_examples=40)
+@settings(EXAMPLES, max_examples=25)
 @given(seed=st.integers(0, 2**32))
 def test_cells_of_shipped_catalog_equal_resolve(real: Whole, seed: int) -> None:
     draw = random.Random(seed)
