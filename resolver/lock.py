@@ -90,14 +90,14 @@ def decode(kind: type, value: object) -> Requirement | Notice:
 def _stored(value: Any, key: str = "") -> Any:  # noqa: ANN401  any TOML value
     """Return a value as `read_lock` accepts it, without keys that are empty or None: TOML has no null.
 
-    A recipe's ``match-runtime`` is not empty by default.
+    A recipe's ``match-runtime`` is not empty by default, and an empty variable is one that is not set.
     """
     if isinstance(value, dict):
         items = {printable(name): _stored(item, name) for name, item in value.items()}
         return {
             name: item
             for name, item in items.items()
-            if item not in ("", None, [], {}) or name == "match-runtime"
+            if item not in ("", None, [], {}) or name == "match-runtime" or key == "environment"
         }
     if isinstance(value, list | tuple):
         return [_stored(item, key) for item in value]

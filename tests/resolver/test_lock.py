@@ -19,6 +19,7 @@ from resolver.facts.catalog import Catalog
 from resolver.lock import digest_of, dumps, read_lock
 from resolver.model import Notice, Prefer, Request, Resolution, Target
 from tests.resolver.solve_helpers import ask
+from tests.support.strangers import everything
 
 FIVE = "torch apex deepspeed flash-attn bitsandbytes"
 
@@ -310,3 +311,9 @@ def test_lock_with_invalid_requirement_names_the_file(
     path.write_text(tomli_w.dumps(data), encoding="utf-8")
     with pytest.raises(LockError, match=f"matrix.lock is not a lock .*{reason}"):
         read_lock(path)
+
+
+def test_variable_that_a_drafted_recipe_removes_stays_in_the_lock() -> None:
+    picks = tomllib.loads(dumps(everything(keeps_torch=False)))["picks"]
+    recipes = [pick.get("recipe", {}) for pick in picks]
+    assert [recipe["environment"] for recipe in recipes if recipe] == [{"A": "1", "CC": ""}]

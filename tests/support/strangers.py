@@ -67,7 +67,7 @@ def everything(*, keeps_torch: bool) -> Resolution:
     recipe = Recipe(
         package="drafted", releases="==1.0", variant="v", backend="rocm", status="inferred",
         source="its source", note="a note", declared=("setuptools",), undeclared=("torch",),
-        environment={"A": "1"}, must_contain=("drafted/*.so",), imports=("drafted",),
+        environment={"A": "1", "CC": ""}, must_contain=("drafted/*.so",), imports=("drafted",),
         source_contains={"setup.py": "A"}, cxx_standard="17",
     )  # fmt: skip
     torch: dict[str, Any] = {"origin": "preinstalled"} if keeps_torch else {
