@@ -88,6 +88,8 @@ _PATH_FOR_HIP = re.compile(r"(?:^|[/_])(?:hip|rocm)(?=[/_.])|\.hip$", re.IGNOREC
 _NAME_FOR_ROCM = re.compile(r"(?:^|[-_.])(?:rocm|hip)(?![a-z])", re.IGNORECASE)
 _TORCH_SYMBOL = re.compile(rb"(?<=\0)_ZNK?(?:3c10|2at|5torch)[^\0]+")
 """A symbol of torch's C++ interface in a table of names."""
+_STABLE_TORCH = re.compile(rb"\0(?:aoti_torch|torch_call)_")
+"""A symbol of torch's stable interface, which later releases keep."""
 _TORCH_LIBRARY = re.compile(r"lib(?:c10|torch)(?:_\w+)?\.so")
 _TORCH_RELEASE = re.compile(r"torch_?\d")
 """Part of the name of an object for one release of torch, beside others (torch-c-dlpack-ext)."""
@@ -266,10 +268,7 @@ def _judge_planned(
             unseen[info.filename] = unknown
         # Builds of JIT compilers remove their need of the driver, and its name stays in the table (tilelang).
         names = (name for name in needed or () if not name.startswith("libcuda.so"))
-        of_torch = _TORCH_SYMBOL.search(first)
-        imports = frozenset({of_torch[0].decode("ascii", "replace")} if of_torch else ())
-        if not of_torch and any(map(_TORCH_LIBRARY.match, needed or ())):
-            imports = frozenset({"_Z"})  # its names come later in the object
+        imports = _names_of_torch(first, needed)
         started.append(
             SharedObject(info.filename, tuple(names), imports=imports, has_cuda_code=has_cuda_code)
         )
@@ -292,6 +291,19 @@ def _judge_planned(
         unread=unread + problems,
         can_do_without=_can_do_without(wheel),
     ).content()
+
+
+def _names_of_torch(start: bytes, needed: Sequence[str] | None) -> frozenset[str]:
+    """Return a symbol of torch that a large object seems to need, from its start and the libraries it needs.
+
+    An object that needs no library of torch has such names itself (paddlepaddle). If its names are not in the
+    start, ``_Z`` stands for them.
+    """
+    if needed is not None and not any(map(_TORCH_LIBRARY.match, needed)):
+        return frozenset()
+    if found := _TORCH_SYMBOL.search(start):
+        return frozenset({found[0].decode("ascii", "replace")})
+    return frozenset({"_Z"} if needed and not _STABLE_TORCH.search(start) else ())
 
 
 def _can_do_without(wheel: WheelReader) -> bool:

@@ -148,6 +148,8 @@ class ContentJudge:
             return one
         if one.content and one.content.cuda == "required" and not one.choices.project.for_cuda:
             one.choices.project.for_cuda = f"{one.version} {judgement.evidence}"
+            if one.name in self._world.asked:
+                self._exclude_older(one)
         if judgement.state == "does-not-fit":
             self._exclude(one, judgement)
         elif one.content and one.content.rocm:
@@ -201,6 +203,24 @@ class ContentJudge:
         }
         mask = sum(1 << bit for bit in without)
         self._search.add({number: mask}, replace(link, version=", ".join(without.values())))
+
+    def _exclude_older(self, one: Examined) -> None:
+        """Exclude the releases before one that requires CUDA, unless a newer one fits or facts are known.
+
+        A project that now is for CUDA only was so before, or had no code for GPUs. A pin is left to the user.
+        """
+        contents = one.choices.project.contents
+        if any(item.bit < one.bit and item.judgement and item.judgement.state == "fits" for item in contents):
+            return
+        older = 0
+        for bit in range(one.bit + 1, len(one.choices.releases) + 1):
+            release = one.choices.release(bit)
+            is_known = any(self._known(Examined(one.choices, bit, file)) for file in release.files)
+            if not (is_known or self._projects.is_pinned(one.name, release.version)):
+                older |= 1 << bit
+        text = f"are not chosen because {one.version} requires CUDA. To use one, require {one.name}==VERSION"
+        link = Link(f"the releases of {one.name} before {one.version}", "", "", text, one.file.url)
+        self._search.add({one.choices.number: older}, link)
 
     def _reading(self, one: Examined) -> Callable[[], Content | None]:
         """Return a function that returns what a wheel contains; it may run in another thread."""

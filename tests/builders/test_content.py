@@ -265,7 +265,8 @@ def test_release_of_torch_must_be_known(
 ) -> None:
     """The C++ interface of torch is not stable, so an object that uses it was compiled for one release."""
     for rest in (b"", PACKED):
-        files = {f"tiny/{file}{EXTENSION}": shared_object(symbols=symbols, fatbin=rest)}
+        needed = ("libc10.so", LIBC)
+        files = {f"tiny/{file}{EXTENSION}": shared_object(needed=needed, symbols=symbols, fatbin=rest)}
         path = wheel_of(tmp_path, "torch-tiny", "1.0", files, requires=requires, tag=TAG)
         for content in (started(path), read_complete(path)):
             assert content is not None

@@ -200,16 +200,18 @@ def test_release_that_the_catalog_knows_comes_before_unknown_ones(overlay: Calla
 CONTENTS = st.sampled_from([None, PLAIN, CUDA, FALLBACK, UNREAD, OTHER_GPU])
 
 
-def expected_of(contents: Sequence[Content | None]) -> str:
+def expected_of(contents: Sequence[Content | None], *, is_requested: bool) -> str:
     """Return the preferred release: the newest that fits; after three unknown ones the newest of these.
 
     Unknown ones are excluded if the nearest newer one of which something is known does not fit; after three
-    of these, the rest is, too.
+    of these, the rest is, too. Of a requested project, all before one that requires CUDA are excluded.
     """
     unknown, excluded, last = [], 0, ""
     for number in range(len(contents), 0, -1):
         content = contents[number - 1]
         here = judged(content, ["gfx90a"]).state if content else "pure"
+        if is_requested and content is CUDA:
+            break
         if here == "not-judged":
             if last == "does-not-fit":
                 excluded += 1
@@ -231,7 +233,7 @@ def test_newest_release_that_fits_comes_before_unknown_ones(
 ) -> None:
     indexes = FakeIndexes({"a": releases(*contents), "b": {"1": FakeRelease(requires=["a"])}})
     resolution = found(load(), indexes, "a" if is_requested else "b")
-    assert state(resolution) == expected_of(contents)
+    assert state(resolution) == expected_of(contents, is_requested=is_requested)
     assert len(indexes.judged) == len({*indexes.judged})
 
 
@@ -286,10 +288,26 @@ def test_requested_release_is_used_though_it_is_unknown(catalog: Catalog) -> Non
 
 @pytest.mark.parametrize("unfit", [1, 9, 10, 30])
 def test_few_releases_of_a_project_are_read(catalog: Catalog, unfit: int) -> None:
-    indexes = FakeIndexes({"a": releases(PLAIN, *[CUDA] * unfit)})
-    assert state(found(catalog, indexes)) == ("1 fits" if unfit < 10 else "refused")
-    assert len(indexes.judged) == min(unfit + 1, 10)
-    assert state(found(catalog, indexes, "a==1")) == "1 fits"
+    projects = {"a": releases(PLAIN, *[CUDA] * unfit), "b": {"1": FakeRelease(requires=["a"])}}
+    indexes = FakeIndexes(projects)
+    assert state(found(catalog, indexes, "b")) == ("1 fits" if unfit < 10 else "refused")
+    assert sum(name.startswith("a-") for name in indexes.judged) == min(unfit + 1, 10)
+    assert state(found(catalog, indexes, "b a==1")) == "1 fits"
+
+
+def test_cuda_in_the_newest_release_speaks_against_the_older_ones_of_a_requested_project(
+    catalog: Catalog,
+) -> None:
+    """As nerfacc: an old release, in which nothing of CUDA was found, is no answer to its name."""
+    indexes = FakeIndexes({"a": releases(None, PLAIN, CUDA, CUDA)})
+    target = {"site": "local", "backend": "rocm", "gfx": ["gfx90a"], "driver": "6.3"}
+    conflict = resolve(catalog, ask(catalog, "a", **target), indexes)  # type: ignore[arg-type]
+    assert isinstance(conflict, Conflict)
+    assert {name.partition("-cp")[0] for name in indexes.judged} == {"a-4"}
+    (text,) = [item.text for item in conflict.core if "before 4" in item.text]
+    assert text.endswith("because 4 requires CUDA. To use one, require a==VERSION")
+    assert state(found(catalog, indexes, "a==2")) == "2 fits"
+    assert state(found(catalog, FakeIndexes({"a": releases(CUDA, PLAIN)}))) == "2 fits"
 
 
 def test_only_the_release_of_an_answer_is_read(catalog: Catalog) -> None:
@@ -326,13 +344,14 @@ def test_file_of_the_chosen_python_is_read(catalog: Catalog, python: str, expect
 
 @pytest.mark.parametrize("newer", [compiled(CUDA), FakeRelease(requires=["nvidia-cudnn-cu12"])])
 def test_sdist_of_a_project_for_cuda_is_refused(catalog: Catalog, newer: FakeRelease) -> None:
-    indexes = FakeIndexes({"a": {**dict.fromkeys(("1.0", "1.1", "1.2"), SDIST), "2": newer}})
-    assert state(found(catalog, indexes)) == "refused"
+    of_b = {"b": {"1": FakeRelease(requires=["a"])}}
+    indexes = FakeIndexes({"a": {**dict.fromkeys(("1.0", "1.1", "1.2"), SDIST), "2": newer}, **of_b})
+    assert state(found(catalog, indexes, "b")) == "refused"
     assert indexes.read.count("a==1.2") == 1
     assert "a==1.1" not in indexes.read  # none of them is any better
     assert state(found(catalog, indexes, "a<2")) == "1.2 not-judged"
-    with_wheel = {"a": {"1.0": compiled(PLAIN), "1.1": SDIST, "2": newer}}
-    assert state(found(catalog, with_wheel)) == "1.0 fits"
+    with_wheel = {"a": {"1.0": compiled(PLAIN), "1.1": SDIST, "2": newer}, **of_b}
+    assert state(found(catalog, with_wheel, "b")) == "1.0 fits"
 
 
 def test_sdist_of_a_project_for_cuda_is_refused_where_there_is_no_wheel(catalog: Catalog) -> None:
@@ -356,7 +375,7 @@ def test_sdist_of_a_project_for_cuda_says_nothing_of_a_release_with_a_wheel(
     older = compiled(PLAIN, wheels=["cp311-cp311-manylinux_2_28_x86_64"], sdist=sdist)
     of_python = {"2": FakeRelease(wheels=["cp312-none-any"]), "1": FakeRelease(wheels=["cp311-none-any"])}
     projects = {"b": of_python, "c": {"3": newer, "2": SDIST, "1": older}}
-    resolution = found(catalog, projects, "b c")
+    resolution = found(catalog, projects | {"d": {"1": FakeRelease(requires=["c"])}}, "b d")
     assert state(resolution, "c") == "1 fits"
     assert state(resolution, "b") == "1 pure"
 
@@ -427,7 +446,8 @@ def test_refusal_names_the_evidence(catalog: Catalog) -> None:
 
 def test_answer_says_why_a_newer_release_was_not_chosen(catalog: Catalog) -> None:
     for content in (CUDA, OTHER_GPU, OF_ROCM[99]):
-        resolution = found(catalog, {"a": releases(PLAIN, content)}, "torch a")
+        of_b = {"1": FakeRelease(requires=["a"])}
+        resolution = found(catalog, {"a": releases(PLAIN, content), "b": of_b}, "torch b")
         assert resolution is not None
         (text,) = [text for text in resolution.warnings if text.startswith("a 1 was chosen because 2 ")]
         assert content.evidence in text
@@ -561,14 +581,15 @@ def test_same_wheels_give_the_same_lock(catalog: Catalog) -> None:
     """What was read before does not matter, nor whether files are read at the same time."""
     contents = [PLAIN, UNREAD, CUDA, UNREAD, FALLBACK, CUDA]
     projects = {name: releases(*contents[at:], *contents[:at]) for at, name in enumerate("abcdef")}
-    answers = {dumps(answer) for _ in range(2) if (answer := found(catalog, projects, "a b c d e f"))}
+    projects["g"] = {"1": FakeRelease(requires=[*"abcdef"])}
+    answers = {dumps(answer) for _ in range(2) if (answer := found(catalog, projects, "g"))}
     assert len(answers) == 1
 
     class Prefetching(FakeIndexes):
         def submit(self, work: Callable[[], object]) -> None:
             work()
 
-    again = found(catalog, Prefetching(projects), "a b c d e f")
+    again = found(catalog, Prefetching(projects), "g")
     assert again is not None
     assert {dumps(again)} == answers
 
@@ -587,7 +608,8 @@ def test_rocm_that_only_a_newer_release_requires_is_confirmed(tmp_path: Path) ->
     """Release 1 cannot be judged, so it needs the ROCm that the catalog states for release 2."""
     path = tmp_path / "overlay.toml"
     path.write_text(f"schema = 1\n{PACKAGE}{_rows('2', OF_ROCM[6])['rocm']}", encoding="utf-8")
-    resolution = found(load([path]), {"a": releases(UNREAD, UNREAD, CUDA)})
+    projects = {"a": releases(UNREAD, UNREAD, CUDA), "b": {"1": FakeRelease(requires=["a"])}}
+    resolution = found(load([path]), projects, "b")
     assert state(resolution) == "1 not-judged"
     assert resolution is not None
     assert (resolution.version_of("rocm") or "").startswith("6.")
