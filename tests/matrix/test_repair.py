@@ -175,7 +175,7 @@ def test_every_row_replaces_what_it_names(row: Replaces) -> None:
     assert bool(row.by) == (row.effect in {"rocm", "cpu"})
 
 
-@pytest.mark.parametrize("name", ["nvidia-ml-py", "nvtx", "cudf", "tritonclient", "spconv"])
+@pytest.mark.parametrize("name", ["nvidia-ml-py", "nvtx", "cufflinks", "tritonclient", "spconv"])
 def test_pattern_applies_only_to_what_is_for_cuda(name: str) -> None:
     assert replacement(CATALOG, name) is None
     assert not is_for_cuda(name)
