@@ -33,5 +33,14 @@ CONNECTIONS = 16
 """Number of connections to one server at the same time."""
 MISSING_CODES = frozenset({404, 410})
 """HTTP status codes of a page or file that the server does not have."""
+TAKEN_OUT = {
+    "cgi": "legacy-cgi",
+    "cgitb": "legacy-cgi",
+    "distutils": "setuptools",
+    "pkg_resources": "setuptools<82",
+}
+"""Modules that newer releases lack, and the requirement that brings each back: Python 3.12 (distutils, which
+setuptools has), Python 3.13 (cgi and cgitb, by its documentation), setuptools 82 (pkg_resources,
+by its history)."""
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Error numbers of a full disk, an exceeded quota, and the limit of file sizes."""

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from builders.constants import TAKEN_OUT
 from builders.findings import Finding
 from builders.probe.ask import FrameworkReply, LoadReply, OpTable, Outcome, WheelReply
 from builders.probe.payload import UNSEEN
@@ -70,6 +71,7 @@ def _load(load: LoadReply, reply: WheelReply, recipe: Recipe, kind: str, rebuild
         message = f"{what}: not judged, because {reason}"
         node = "a GPU node" if recipe.backend == "rocm" else "the machine that will run it"
         later = "" if load.error == UNSEEN else f"Run `matrix check --run` on {node}."
+        later = _taken_out(load, reply) or later
         return Finding("probe-not-judged", "warning", message, later, evidence)
     repair = _repair(load, reply, rebuild) if rebuild else _READ_LOG
     return Finding(f"probe-{kind}-failed", "error", f"{what}: fails with {load.failure}", repair, evidence)
@@ -87,6 +89,8 @@ def _other_variables(reply: WheelReply, recipe: Recipe) -> str:
 
 def _repair(outcome: Outcome, reply: WheelReply, rebuild: str) -> str:
     name = outcome.missing.partition(".")[0]
+    if fix := _taken_out(outcome, reply):
+        return fix
     if name and reply.distribution and name not in reply.distribution.top:
         return f"Install the distribution that has {name}; if it is not in the lock, add it to the request."
     if _NO_LIBRARY.search(outcome.text):
@@ -94,6 +98,15 @@ def _repair(outcome: Outcome, reply: WheelReply, rebuild: str) -> str:
     if _OTHER_SYMBOLS.search(outcome.text):
         return f"The loaded torch or library differs from that of the build. {rebuild}"
     return rebuild
+
+
+def _taken_out(outcome: Outcome, reply: WheelReply) -> str:
+    """Return the fix for a module that Python or setuptools no longer has; empty if it is another."""
+    name = outcome.missing.partition(".")[0]
+    own = reply.distribution.top if reply.distribution else []
+    if name not in TAKEN_OUT or name in own:
+        return ""
+    return f"Add `{TAKEN_OUT[name]}` to the request: newer Pythons or setuptools lack {name}."
 
 
 def _excuse(outcome: Outcome, reply: WheelReply, *, complete: bool) -> str:

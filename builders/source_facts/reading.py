@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from packaging.metadata import parse_email
 from packaging.requirements import InvalidRequirement, Requirement
 
+from builders.constants import TAKEN_OUT
 from builders.pyproject import FILE, PyProject, read_pyproject, static_metadata
 from builders.source_facts.build_script import BuildScript, BuildVariable, Extension, read_script
 from builders.source_facts.facts import CMake, SourceFacts
@@ -47,8 +48,6 @@ _MODULES = {
     "yaml": "pyyaml",
 }
 """Modules whose distribution has another name. For other modules, both names are assumed to be equal."""
-_WITHOUT_PKG_RESOURCES = "82"
-"""The first setuptools whose wheel has no ``pkg_resources``."""
 _CMAKE_WITHOUT_OLD_POLICIES = (3, 5)
 """CMake 4 rejects a ``cmake_minimum_required`` below this (release notes of CMake 4.0)."""
 ARCHITECTURES = re.compile(r"(CUDA|ROCM|HIP|HCC|GPU|OFFLOAD).*(ARCH|TARGET)|GFX")
@@ -326,7 +325,7 @@ def _undeclared(
     for module, is_required in _outer_modules(top, scripts, _entry_scripts(top, document)):
         name = _MODULES.get(normalize_name(module), normalize_name(module))
         if is_required and module == "pkg_resources":
-            needed[name] = f"setuptools<{_WITHOUT_PKG_RESOURCES}"
+            needed[name] = TAKEN_OUT[module]
         elif name not in known:
             (needed if is_required or name == "torch" else optional).setdefault(name, name)
     if cmake.uses_torch:

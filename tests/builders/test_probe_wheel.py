@@ -106,6 +106,26 @@ def test_failure_without_gpu_is_not_judged(load: LoadReply) -> None:
     assert findings.fix == "Run `matrix check --run` on a GPU node."
 
 
+@pytest.mark.parametrize("rebuild", ["", "Build it again."])
+@pytest.mark.parametrize(
+    ("module", "requirement"),
+    [("pkg_resources", "`setuptools<82`"), ("cgi", "`legacy-cgi`"), ("distutils.version", "`setuptools`")],
+)
+def test_module_that_setuptools_or_python_no_longer_has_names_what_brings_it_back(
+    module: str, requirement: str, rebuild: str
+) -> None:
+    # webrtcvad, stopit and bcpandas import pkg_resources; their metadata say nothing of it
+    text = f"No module named '{module}'"
+    load = LoadReply("tiny", error="ModuleNotFoundError", text=text, missing=module)
+    finding = only(judge_wheel(reply(imports=[load]), recipe(imports=("tiny",)), rebuild))
+    assert finding.severity == ("error" if rebuild else "warning")
+    assert requirement in finding.fix
+    own = WheelMetadata("tiny", "1.0", ["tiny", module.partition(".")[0]])
+    finding = only(judge_wheel(reply(imports=[load], distribution=own), recipe(imports=("tiny",)), rebuild))
+    assert finding.severity == "error"
+    assert requirement not in finding.fix
+
+
 def test_wheel_for_cpu_is_not_sent_to_gpu_node() -> None:
     load = LoadReply("tiny", error="ModuleNotFoundError", text="No module named 'hjson'", missing="hjson")
     replies = reply(imports=[load], objects=[load])
