@@ -36,6 +36,7 @@ from builders.building.watch import MemoryMeter, kernel_killed_since, kernel_kil
 from builders.constants import NO_COMPILER_CACHE
 from builders.environments.layers import make_environment, make_layers
 from builders.machine import host
+from builders.probe.wheel import MODULE_REMOVED
 from builders.recipes import check_source
 from builders.source_facts.reading import has_extensions
 from builders.sources import obtain
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from builders.building.plan import Task
     from builders.building.provenance import Descriptor
     from builders.environments.layers import BuildEnvironment, Layers
+    from builders.findings import Finding
     from builders.index import Index
     from builders.sources import Source
     from resolver.reporter import Reporter
@@ -153,6 +155,11 @@ class _Build(msgspec.Struct, frozen=True):
     def log(self) -> Path:
         return self.directory.log
 
+    def _warn(self, findings: list[Finding]) -> None:
+        for finding in findings:
+            if finding.id == MODULE_REMOVED:
+                self.reporter.warning(f"{self.task.title}: {finding}")
+
     def run(self) -> Path:
         started = datetime.now(tz=UTC)
         task, build_host = self.task, self.task.build_host
@@ -215,6 +222,7 @@ class _Build(msgspec.Struct, frozen=True):
                 self.directory.start_anew_next_time()
             measured = _measured(jobs, memory, self.sandbox)
             raise error.changed(measured=measured) from error.__cause__
+        self._warn(findings)
         if reason := cache_error(self.sandbox):
             self.reporter.warning(f"ccache failed, and the compilers were called without it: {reason}")
 

@@ -31,6 +31,8 @@ _NO_GPU = re.compile(
     r"|\b0 active drivers"
 )
 """Errors of torch, HIP and triton without a GPU."""
+_LATER_THAN_ALL = "99999"
+MODULE_REMOVED = "probe-module-removed"
 _READ_LOG = "Read the build's log."
 
 
@@ -71,7 +73,8 @@ def _load(load: LoadReply, reply: WheelReply, recipe: Recipe, kind: str, rebuild
         message = f"{what}: not judged, because {reason}"
         node = "a GPU node" if recipe.backend == "rocm" else "the machine that will run it"
         later = "" if load.error == UNSEEN else f"Run `matrix check --run` on {node}."
-        later = _taken_out(load, reply) or later
+        if fix := _taken_out(load, reply):
+            return Finding(MODULE_REMOVED, "warning", f"{message}.", fix, evidence)
         return Finding("probe-not-judged", "warning", message, later, evidence)
     repair = _repair(load, reply, rebuild) if rebuild else _READ_LOG
     return Finding(f"probe-{kind}-failed", "error", f"{what}: fails with {load.failure}", repair, evidence)
@@ -101,12 +104,19 @@ def _repair(outcome: Outcome, reply: WheelReply, rebuild: str) -> str:
 
 
 def _taken_out(outcome: Outcome, reply: WheelReply) -> str:
-    """Return the fix for a module that Python or setuptools no longer has; empty if it is another."""
+    """Return the fix for a module that Python or setuptools no longer has.
+
+    It is empty for another module, and if the wheel requires a distribution with this module itself.
+    """
     name = outcome.missing.partition(".")[0]
-    own = reply.distribution.top if reply.distribution else []
-    if name not in TAKEN_OUT or name in own:
+    if name not in TAKEN_OUT or reply.distribution is None or name in reply.distribution.top:
         return ""
-    return f"Add `{TAKEN_OUT[name]}` to the request: newer Pythons or setuptools lack {name}."
+    needed = Requirement(TAKEN_OUT[name])
+    for stated in _required(reply.distribution.requires):
+        is_old = not stated.specifier.contains(_LATER_THAN_ALL)
+        if canonicalize_name(stated.name) == needed.name and (is_old or not needed.specifier):
+            return ""
+    return f"Add `{needed}` to the request: newer Pythons or setuptools lack {name}."
 
 
 def _excuse(outcome: Outcome, reply: WheelReply, *, complete: bool) -> str:
@@ -131,7 +141,7 @@ def _borrowed(reply: WheelReply) -> Iterator[Finding]:
     used = {name for load in reply.imports for name in load.borrowed if name not in reply.torch.borrowed}
     if not used or reply.distribution is None:
         return
-    required = set(_required(reply.distribution.requires))
+    required = {canonicalize_name(one.name) for one in _required(reply.distribution.requires)}
     undeclared = sorted(name for name in used if canonicalize_name(name) not in required)
     if undeclared:
         listed = ", ".join(undeclared)
@@ -143,15 +153,15 @@ def _borrowed(reply: WheelReply) -> Iterator[Finding]:
         yield Finding("probe-beside", "info", message)
 
 
-def _required(requires: Sequence[str]) -> Iterator[str]:
-    """Yield the names that a distribution requires without any extra."""
+def _required(requires: Sequence[str]) -> Iterator[Requirement]:
+    """Yield what a distribution requires without any extra."""
     for text in requires:
         try:
             requirement = Requirement(text)
         except InvalidRequirement:
             continue
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            yield canonicalize_name(requirement.name)
+            yield requirement
 
 
 def _objects(reply: WheelReply, recipe: Recipe, rebuild: str) -> Iterator[Finding]:

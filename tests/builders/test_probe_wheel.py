@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from builders.containers.runtime import HostRuntime, View
 from builders.findings import Finding
@@ -120,6 +121,9 @@ def test_module_that_setuptools_or_python_no_longer_has_names_what_brings_it_bac
     finding = only(judge_wheel(reply(imports=[load]), recipe(imports=("tiny",)), rebuild))
     assert finding.severity == ("error" if rebuild else "warning")
     assert requirement in finding.fix
+    stated = replace(HERE, requires=[requirement.strip("`"), "setuptools", "not a ] requirement"])
+    replies = reply(imports=[load], distribution=stated)
+    assert requirement not in only(judge_wheel(replies, recipe(imports=("tiny",)), rebuild)).fix
     own = WheelMetadata("tiny", "1.0", ["tiny", module.partition(".")[0]])
     finding = only(judge_wheel(reply(imports=[load], distribution=own), recipe(imports=("tiny",)), rebuild))
     assert finding.severity == "error"
