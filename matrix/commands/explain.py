@@ -29,7 +29,7 @@ from resolver.answers.rejected import (
     working_version,
 )
 from resolver.compiling.known_bad import problems_of
-from resolver.errors import MatrixError, UsageError, did_you_mean
+from resolver.errors import MatrixError, UsageError, closest_names, did_you_mean
 from resolver.model import Distribution
 from resolver.requirements import parse_requirement
 from resolver.texts import printable
@@ -137,7 +137,10 @@ def execute(context: Context) -> int:
 
 
 def _meaning(context: Context) -> str:
-    """Return what the id that was named means, with the warnings of the lock that have it; else nothing."""
+    """Return what the id that was named means, with the warnings of the lock that have it; else nothing.
+
+    Raise `UsageError` if nobody can know the name: it is no id, and there is no lock.
+    """
     id_ = context.args.name
     lock = context.lock if id_ and context.has_lock else None
     if id_ is None or (lock and lock.pick(id_)):
@@ -146,7 +149,12 @@ def _meaning(context: Context) -> str:
     for row in load_catalog(context.settings).known_bad.values():
         if id_ == row.id:
             texts += [*([] if texts else [f"{row.title}: {row.problem} ({row.source})."]), row.note]
-    return "\n".join(filter(None, [*texts, meanings().get(id_, "")]))
+    texts += [text] if (text := meanings().get(id_, "")) else []
+    if not texts and not context.has_lock:
+        msg = f"{shorten(id_)!r} is no id, and there is no lock {context.args.lock} that could have it."
+        close = did_you_mean(id_, closest_names(id_, meanings()))
+        raise UsageError(msg, hint=close or "Write it with `matrix resolve`.")
+    return "\n".join(filter(None, texts))
 
 
 def _refused_text(rejected: Sequence[RejectedVersion], more: int, name: str, console: Console) -> list[str]:

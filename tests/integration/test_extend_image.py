@@ -241,6 +241,15 @@ def test_layer_holds_only_what_the_image_lacks(user: User) -> None:
     assert {pick.name for pick in read_lock(user.work / "no-torch.lock").distributions} == {"einops"}
     kept[1] = str(user.image)
 
+    other = make("einops", f"numpy>{NUMPY}", "--replace", "numpy", out="replaced.sqsh")
+    good(other)
+    layer = json.loads(other.stdout)["layer"]
+    assert any(path.endswith("/numpy/__init__.py") for path in layer["hides"]), layer["hides"]
+    assert not any("/torch" in path or "/triton" in path for path in layer["hides"])
+    ran = user.run("bash", "-c", f"{layer['run']} -c '{program.replace('tinyext', 'torch')}'")
+    good(ran)
+    assert ran.stdout.startswith("/user-software/")
+
     hidden = make("notriton")
     assert hidden.returncode == 1, hidden.stdout + hidden.stderr
     assert "/opt/venv/lib/python3.11/site-packages/triton.py of triton-rocm" in hidden.stdout
@@ -275,7 +284,7 @@ def test_definition_extends_image(user: User, source: str) -> None:
     assert seen["prefix"] == "/opt/matrix"
     assert seen["files"]["torch"].startswith("/opt/venv/lib/")
     assert seen["files"]["numpy"].startswith("/opt/venv/lib/")
-    if source == "index":  # the other image has the same distributions
+    if source == "wheelhouse":  # the other image has the same distributions
         check_image(user, unpacked, seen["files"])
     shutil.rmtree(user.work / unpacked)
 

@@ -233,6 +233,20 @@ def test_damaged_record_of_the_conflict_is_ignored(
         assert "kernel-driver 6.3" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("content-not-judgd", "Did you mean content-not-judged?"),
+        ("zlib-ng", "Write it with `matrix resolve`."),
+    ],
+)
+def test_explain_without_a_lock_says_that_nobody_knows_a_name(name: str, hint: str, capsys: Capture) -> None:
+    assert main(["explain", name]) == 2
+    error = capsys.readouterr().err
+    assert f"error: '{name}' is no id, and there is no lock matrix.lock that could have it." in error
+    assert hint in error
+
+
 def test_explain_gives_reasons_for_rejected_versions(capsys: Capture) -> None:
     assert main(["resolve", "apex", "--date", "2026-06-01", "-q"]) == 0
     capsys.readouterr()
