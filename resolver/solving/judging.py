@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property, reduce
 from operator import or_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
@@ -23,6 +23,7 @@ from resolver.compiling.problem import Link
 from resolver.errors import SourceError
 from resolver.indexes import Content, Judgement, judged
 from resolver.model import EARLY_PYTHON, layer
+from resolver.requirements import required_name
 from resolver.solving.states import Examined
 from resolver.solving.world import STRICT
 from resolver.versions import join_words, satisfies, version_key
@@ -63,14 +64,21 @@ class ContentJudge:
         """Read the files of the chosen releases, and add what follows from their content to the search."""
         environment = self._world.environment()  # what is learned may take back the choice of Python
         new = [one for one in self._chosen(environment) if one.file.url not in self._examined]
-        if not self._for_gpu:  # there, only sources are read
-            new = [one for one in new if not one.is_wheel]
+        if not self._for_gpu:  # there, what the other wheels have for GPUs does not matter
+            new = [one for one in new if not one.is_wheel or self._is_extension_of_torch(one)]
         self._read_ahead(new[1:])
         for one in new:
             if _is_unknown(self._judge(one)):
                 following = list(self._following(one, environment))
                 self._read_ahead(following)
                 new += following
+
+    def _is_extension_of_torch(self, one: Examined) -> bool:
+        """Return whether a compiled wheel, of which the catalog has no facts, requires torch."""
+        if one.file.name.endswith("-any.whl") or one.name in self._world.catalog.package:
+            return False
+        metadata = self._world.index.requirements(self._projects.files_of(one.choices, one.bit))
+        return metadata is not None and any(required_name(text) == "torch" for text in metadata.requires)
 
     def _read_ahead(self, files: Iterable[Examined]) -> None:
         for one in files:
@@ -168,8 +176,8 @@ class ContentJudge:
         if evidence:
             return Judgement("does-not-fit", evidence)
         content = self._reading(one)()
-        if content and not self._for_gpu:  # what it has for GPUs does not matter
-            content = _only_source(content)
+        if content and not self._for_gpu:
+            content = _without_gpu(content) if one.is_wheel else _only_source(content)
         one.content = content
         if content is None or not (content.evidence or content.unread):
             return None  # nothing in it is compiled
@@ -342,6 +350,12 @@ class ContentJudge:
         if state.unknown.bit_count() == _MOST_UNKNOWN:
             terms = {state.judged_only: STRICT, choices.number: self._unread(choices)}
             self._search.add(terms, replace(_link(one, "was not read"), version=""))
+
+
+def _without_gpu(content: Content) -> Content:
+    """Return what decides about a wheel on the CPU: what it has for GPUs does not, unless it needs CUDA."""
+    cuda: Literal["none", "required"] = "required" if content.cuda == "required" else "none"
+    return replace(content, cuda=cuda, rocm="", gfx=(), gpu_builds=(), unseen="")
 
 
 def _only_source(content: Content) -> Content:

@@ -339,6 +339,28 @@ def test_file_of_the_chosen_python_is_read(catalog: Catalog, python: str, expect
         assert resolution.version_of("python") == python
 
 
+@pytest.mark.parametrize(
+    ("content", "requires", "expected"),
+    [
+        (CUDA, "torch", "refused"),
+        (UNREAD, "torch", "1 not-judged"),
+        (FALLBACK, "torch", "1 fits"),
+        (OF_ROCM[99], "torch", "1 fits"),
+        (CUDA, "numpy", "1 pure"),
+    ],
+)
+def test_only_extensions_of_torch_are_judged_for_the_cpu(
+    catalog: Catalog, content: Content, requires: str, expected: str
+) -> None:
+    """As partialtorch: without CUDA, its wheel cannot be imported. Other code for GPUs does not matter."""
+    indexes = FakeIndexes({"a": {"1": compiled(content, requires)}, "numpy": {"2.0": FakeRelease()}})
+    request = ask(catalog, "a", site="local", backend="cpu", python="3.12")
+    answer = resolve(catalog, request, indexes)
+    resolution = answer if isinstance(answer, Resolution) else None
+    assert state(resolution) == expected
+    assert resolution is None or not any("runs on the CPU" in text for text in resolution.warnings)
+
+
 # Sdists.
 
 
