@@ -61,7 +61,7 @@ def _environment_of_jobs(installation: Installation) -> list[WrittenFile]:
         f"{installation.heading}; {MARK} --for cotainr`.",
         f"Source it in every job script: source {ENVIRONMENT}",
     ]
-    lines = [*comments(notes), site_environment(installation)]
+    lines = [*comments(notes), fill("isolated.sh"), site_environment(installation)]
     return [WrittenFile(ENVIRONMENT, "\n".join(lines) + "\n")]
 
 

@@ -150,6 +150,7 @@ def _wrapper(installation: Installation, environment: Path, about: list[str]) ->
         environment=quote(str(environment)),
         site=site_environment(installation),
         runtime=fill("runtime.sh"),
+        isolated=fill("isolated.sh"),
     )
     return f"{text}\n"
 

@@ -81,6 +81,7 @@ def _script(installation: Installation, job: Job, kind: str, name: str, environm
         environment=quote(str(environment or "container.sif")),
         choices="" if no_torchrun else "[--torchrun] ",
         modules="\n".join(_modules(installation, job)),
+        isolated=fill("isolated.sh"),
         smoke=f"smoke={quote(smoke)}",
         no_torchrun=quote(no_torchrun),
         site=site_environment(installation),

@@ -102,6 +102,7 @@ def _run(installation: Installation) -> WrittenFile:
         head=head(installation, "venv", _RUN, notes),
         runtime=fill("runtime.sh"),
         checks=image_checks(installation, digest=False),
+        isolated=fill("isolated.sh"),
         site=site_environment(installation),
     )
 

@@ -7,11 +7,13 @@ import re
 import subprocess
 import sys
 from datetime import date
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from matrix.cli import main
+from matrix.consumers.shared.shell import fill
 from resolver.facts.catalog import load
 
 Capture = pytest.CaptureFixture[str]
@@ -155,3 +157,24 @@ def test_problems_that_give_wrong_results_are_in_the_header(folders: dict[str, P
         for name in SCRIPTS:
             header = (folder / name).read_text().partition("#SBATCH")[0]
             assert re.search(r"(?m)^# Known problem: torch .* training may silently diverge", header)
+
+
+def test_every_way_to_run_is_isolated_by_the_same_lines(folders: dict[str, Path], tmp_path: Path) -> None:
+    """Modules set PYTHONPATH and homes have ~/.local, so these lines come after the modules of a job."""
+    isolated = fill("isolated.sh")
+    for folder in folders.values():
+        lock = str(folder / "matrix.lock")
+        for consumer in ("cotainr", "tykky"):
+            target = tmp_path / folder.name / consumer
+            target.mkdir(parents=True)
+            assert main(["env", "--for", consumer, "--lock", lock, "-o", str(target), "-q"]) == 0
+            assert isolated in (target / "environment.sh").read_text()
+        for name in SCRIPTS:
+            _, found, after = (folder / name).read_text().partition(isolated)
+            assert found
+            assert "module load" not in after
+            assert " exec " in after
+    scripts = files("matrix.consumers.shared") / "scripts"
+    runs = [path for path in scripts.iterdir() if re.search(r'(?m)^exec "\$runtime"', path.read_text())]
+    assert len(runs) == 2
+    assert all("\n@ISOLATED@\n" in path.read_text() for path in runs)

@@ -95,9 +95,8 @@ def environment_of_programs(installation: Installation, consumer: str) -> str:
     notes = [
         f"{installation.heading}; {MARK} --for {consumer}`.",
         "The programs of the environment set these variables.",
-        "Otherwise packages in ~/.local would take precedence over those of the environment.",
     ]
-    lines = [*comments(notes), "export PYTHONNOUSERSITE=1", site_environment(installation)]
+    lines = [*comments(notes), fill("isolated.sh"), site_environment(installation)]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -15,9 +15,7 @@ elif [ -f "$venv.sqsh" ]; then
 else
     fail "there is neither $venv.sqsh nor $venv; create it with \`bash create_venv.sh\`"
 fi
-# Packages of ~/.local and PYTHONPATH of this machine would be used instead of the container's.
-unset PYTHONPATH PYTHONHOME
-export SINGULARITYENV_PYTHONNOUSERSITE=1 APPTAINERENV_PYTHONNOUSERSITE=1
+@ISOLATED@
 export SINGULARITYENV_PREPEND_PATH=/user-software/bin APPTAINERENV_PREPEND_PATH=/user-software/bin
 @SITE@
 exec "$runtime" exec -B "$bind" "$image" "$@"

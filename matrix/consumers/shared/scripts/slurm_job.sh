@@ -9,6 +9,7 @@ environment=${MATRIX_ENVIRONMENT:-@ENVIRONMENT@}
 [ -e "$environment" ] || fail "there is no $environment in $PWD; set MATRIX_ENVIRONMENT=PATH"
 environment=$(realpath -- "$environment")
 @MODULES@
+@ISOLATED@
 case "$environment" in
     *.sif)
         runtime=$(command -v singularity || command -v apptainer) || fail "neither SingularityCE nor Apptainer is on PATH"
