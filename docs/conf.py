@@ -4,7 +4,7 @@ from __future__ import annotations
 
 project = "matrix"
 author = "the matrix developers"
-extensions = ["myst_parser", "sphinx_external_toc"]
+extensions = ["myst_parser", "sphinx_copybutton", "sphinx_external_toc"]
 external_toc_path = "docs/_toc.yml"
 include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**"]
 exclude_patterns = [
