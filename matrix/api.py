@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 def resolve(
     requirements: str | Iterable[str],
     *,
-    site: str | None = None,
+    site: str | Path | None = None,
     date: datetime.date | str | None = None,
     backend: Literal["rocm", "cpu"] | None = None,
     gfx: str | Sequence[str] = (),
     driver: str | None = None,
     rocm: str | None = None,
     python: str | None = None,
-    base_image: str | None = None,
+    base_image: str | Path | None = None,
     prefer: Literal["advised", "newest", "proven", "oldest"] = "advised",
     catalog: str | Path | Sequence[str | Path] = (),
 ) -> Resolution | Conflict:
@@ -65,6 +65,8 @@ def resolve(
 
     Raises
     ------
+    TypeError
+        An argument has another type, such as a number for a version; the message says what to write.
     UsageError
         Nothing is requested, or a name, a version or a file is not valid.
     NoVersionError
@@ -89,31 +91,56 @@ def resolve(
     from resolver.lock import dumps
     from resolver.model import Resolution
 
+    image = _optional("base_image", base_image, "lumi.sif")
     settings = Settings(
-        requirements=[requirements] if isinstance(requirements, str) else list(requirements),
-        site=site,
-        date=_day(date) if isinstance(date, str) else date,
+        requirements=_texts("requirements", requirements, "torch>=2.4"),
+        site=_optional("site", site, "lumi-g"),
+        date=_day(date),
         backend=backend,
-        gfx=[name.strip() for name in gfx.split(",")] if isinstance(gfx, str) else list(gfx),
-        driver=driver,
-        rocm=rocm,
-        python=python,
-        base_image=base_image,
+        gfx=[name.strip() for text in _texts("gfx", gfx, "gfx90a") for name in text.split(",")],
+        driver=_optional("driver", driver, "6.3"),
+        rocm=_optional("rocm", rocm, "6.4.*"),
+        python=_optional("python", python, "3.12"),
+        base_image=image,
         prefer=prefer,
-        catalog=[str(catalog)] if isinstance(catalog, (str, Path)) else list(map(str, catalog)),
+        catalog=_texts("catalog", catalog, "facts.toml"),
     )
     today = datetime.datetime.now(tz=datetime.UTC).date()
-    answer = resolve_settings(settings, with_inspected_image(load_catalog(settings), base_image), today)
+    answer = resolve_settings(settings, with_inspected_image(load_catalog(settings), image), today)
     if isinstance(answer, Resolution):
         note_own(dumps(answer))  # `build` uses whatever the user's own requests named
     return answer
 
 
-def _day(text: str) -> datetime.date:
+def _text(name: str, value: object, example: str) -> str:
+    if isinstance(value, str | Path):
+        return str(value)
+    msg = f"{name} must be text, such as {example!r}, not {value!r}."
+    raise TypeError(msg)
+
+
+def _optional(name: str, value: object, example: str) -> str | None:
+    return None if value is None else _text(name, value, example)
+
+
+def _texts(name: str, value: object, example: str) -> list[str]:
+    if isinstance(value, str | Path):
+        return [str(value)]
+    if isinstance(value, Iterable) and not isinstance(value, bytes):
+        return [_text(f"Each of {name}", item, example) for item in value]
+    return [_text(name, value, example)]
+
+
+def _day(value: datetime.date | str | None) -> datetime.date | None:
+    if isinstance(value, datetime.datetime) or not isinstance(value, datetime.date | str | None):
+        msg = f'date must be a day, such as "2026-02-25" or datetime.date(2026, 2, 25), not {value!r}.'
+        raise TypeError(msg)
+    if not isinstance(value, str):
+        return value
     try:
-        return datetime.date.fromisoformat(text)
+        return datetime.date.fromisoformat(value)
     except ValueError:
-        msg = f"{text!r} is not a valid date."
+        msg = f"{value!r} is not a valid date."
         raise UsageError(msg, hint='Use the form "2026-02-25".') from None
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -170,3 +171,40 @@ def test_functions_have_signatures_with_types(name: str) -> None:
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'solve'"):
         matrix.solve  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"requirements": 1.5}, "requirements must be text, such as 'torch>=2.4', not 1.5."),
+        (
+            {"requirements": ["torch", None]},
+            "Each of requirements must be text, such as 'torch>=2.4', not None.",
+        ),
+        (
+            {"requirements": [b"torch"]},
+            "Each of requirements must be text, such as 'torch>=2.4', not b'torch'.",
+        ),
+        ({"python": 3.12}, "python must be text, such as '3.12', not 3.12."),
+        ({"rocm": 6.4}, "rocm must be text, such as '6.4.*', not 6.4."),
+        ({"driver": 6}, "driver must be text, such as '6.3', not 6."),
+        ({"gfx": [90]}, "Each of gfx must be text, such as 'gfx90a', not 90."),
+        ({"catalog": 1}, "catalog must be text, such as 'facts.toml', not 1."),
+        ({"site": 1}, "site must be text, such as 'lumi-g', not 1."),
+        ({"date": datetime.datetime(2026, 3, 1)}, 'date must be a day, such as "2026-02-25"'),  # noqa: DTZ001
+        ({"date": 20260301}, 'date must be a day, such as "2026-02-25"'),
+    ],
+    ids=str,
+)
+def test_argument_of_another_type_is_an_error_that_says_what_to_write(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=re.escape(message)):
+        matrix.resolve(**{"requirements": "torch", **arguments})
+
+
+def test_files_may_be_paths(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"x\.toml, which is named as the site, does not exist"):
+        matrix.resolve("torch", site=tmp_path / "x.toml")
+    with pytest.raises(UsageError, match=r"x\.sif does not exist"):
+        matrix.resolve("torch", base_image=tmp_path / "x.sif")
