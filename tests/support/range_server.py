@@ -42,11 +42,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(end - start))
         self.send_header("Content-Type", "text/html" if path.suffix == ".html" else "application/zip")
         self.end_headers()
+        if path.suffix == ".whl":
+            self.server.sent += end - start  # before the client has it, and looks at this number
         with path.open("rb") as file:
             file.seek(start)
             self.wfile.write(file.read(end - start))
-        if path.suffix == ".whl":
-            self.server.sent += end - start
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""
