@@ -254,7 +254,7 @@ def until(true: Callable[[], object], seconds: float) -> bool:
     [
         (signal.SIGINT, ""),
         pytest.param(signal.SIGTERM, "-cc1", marks=pytest.mark.long),
-        (signal.SIGKILL, ""),
+        pytest.param(signal.SIGKILL, "", marks=pytest.mark.long),  # test_resumed_builds.py kills one, too
     ],
     ids=["interrupted while hipconfig asks the compiler", "terminated while it compiles", "killed"],
 )
@@ -277,6 +277,7 @@ def test_ended_build_succeeds_next_time(tiny: MakeSite, number: signal.Signals, 
     assert not list(site.index.glob(".matrix/builds/*"))
 
 
+@pytest.mark.long  # on the host, test_many_builds.py has two commands on one lock
 def test_two_processes_build_one_wheel(tiny: MakeSite) -> None:
     site = tiny()
     with ThreadPoolExecutor(2) as both:

@@ -97,6 +97,7 @@ def test_wheel_does_not_contain_index_directory(sound: Site) -> None:
     assert library.count(b"/matrix/source/source/csrc/kernel.hip\0") == 2
 
 
+@pytest.mark.long
 def test_older_flags_build_older_commit(tiny: MakeSite) -> None:
     site = tiny(version="0.9")
     done = site.build()

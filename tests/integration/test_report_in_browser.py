@@ -135,15 +135,15 @@ def test_filter_sort_panel_and_keyboard(browser: Chrome, report: Path) -> None:
     count = browser.find_element(By.ID, "count")
     before = count.text
     browser.find_element(By.ID, "filter").send_keys("2.9.1 3.12")
-    WebDriverWait(browser, 5).until(lambda _: count.text != before)
+    WebDriverWait(browser, 30).until(lambda _: count.text != before)
     assert shown(browser, "python")
     assert {text.split()[0] for text in shown(browser, "python")} == {"3.12"}
     assert all(torch.startswith("2.9.1") for torch in shown(browser, "torch"))
     browser.find_element(By.ID, "filter").send_keys(Keys.CONTROL, "a", Keys.DELETE)
-    WebDriverWait(browser, 5).until(lambda _: count.text == before)
+    WebDriverWait(browser, 30).until(lambda _: count.text == before)
 
     browser.find_element(By.ID, "state").send_keys("built")
-    WebDriverWait(browser, 5).until(lambda _: count.text != before)
+    WebDriverWait(browser, 30).until(lambda _: count.text != before)
     labels = {
         cell.get_attribute("aria-label") for cell in browser.find_elements(By.CSS_SELECTOR, ".cell.built")
     }
@@ -152,8 +152,8 @@ def test_filter_sort_panel_and_keyboard(browser: Chrome, report: Path) -> None:
 
     heads = browser.find_elements(By.CSS_SELECTOR, ".tabulator-col")
     heads[0].send_keys(Keys.ENTER)
-    WebDriverWait(browser, 5).until(lambda _: heads[0].get_attribute("aria-sort") == "ascending")
-    WebDriverWait(browser, 5).until(
+    WebDriverWait(browser, 30).until(lambda _: heads[0].get_attribute("aria-sort") == "ascending")
+    WebDriverWait(browser, 30).until(
         lambda _: (rows := shown(browser, "torch")) and rows == sorted(rows), "rows are not sorted"
     )
 
@@ -176,7 +176,7 @@ def test_locked_row_is_marked(browser: Chrome, report: Path) -> None:
     opened(browser, report)
     before = browser.find_element(By.ID, "count").text
     browser.find_element(By.ID, "filter").send_keys("locked")
-    WebDriverWait(browser, 5).until(lambda _: browser.find_element(By.ID, "count").text != before)
+    WebDriverWait(browser, 30).until(lambda _: browser.find_element(By.ID, "count").text != before)
     (row,) = browser.find_elements(By.CSS_SELECTOR, ".tabulator-row.locked")
     assert row.text.split()[0] == "2.9.1+rocm6.4"
     assert len(shown(browser, "python")) == 1
@@ -195,7 +195,7 @@ def test_panel_has_facts_with_links_and_working_command(browser: Chrome, report:
     assert commands[0].startswith("matrix resolve ")
     assert commands[1].startswith("matrix build-wheels ")
     panel.find_element(By.XPATH, ".//button[text()='Copy']").click()
-    WebDriverWait(browser, 5).until(lambda _: browser.find_element(By.ID, "status").text == "Copied")
+    WebDriverWait(browser, 30).until(lambda _: browser.find_element(By.ID, "status").text == "Copied")
     assert complaints(browser) == []
 
 
@@ -204,10 +204,10 @@ def test_groups_fold(browser: Chrome, report: Path) -> None:
     browser.find_element(By.ID, "fold").click()
     assert shown(browser, "torch") == []
     expanded = "return document.querySelector('button.group').ariaExpanded"
-    WebDriverWait(browser, 5).until(lambda _: browser.execute_script(expanded) == "false")
+    WebDriverWait(browser, 30).until(lambda _: browser.execute_script(expanded) == "false")
     browser.execute_script("document.querySelector('button.group').click()")
-    WebDriverWait(browser, 5).until(lambda _: shown(browser, "torch"))
-    WebDriverWait(browser, 5).until(lambda _: browser.execute_script(expanded) == "true")
+    WebDriverWait(browser, 30).until(lambda _: shown(browser, "torch"))
+    WebDriverWait(browser, 30).until(lambda _: browser.execute_script(expanded) == "true")
 
 
 def test_graph_lists_states(browser: Chrome, report: Path) -> None:
