@@ -139,7 +139,7 @@ def execute(context: Context) -> int:
 def _meaning(context: Context) -> str:
     """Return what the id that was named means, with the warnings of the lock that have it; else nothing.
 
-    Raise `UsageError` if nobody can know the name: it is no id, and there is no lock.
+    Raise `UsageError` if nothing can explain the name: it is not an id, and there is no lock.
     """
     id_ = context.args.name
     lock = context.lock if id_ and context.has_lock else None
@@ -151,7 +151,7 @@ def _meaning(context: Context) -> str:
             texts += [*([] if texts else [f"{row.title}: {row.problem} ({row.source})."]), row.note]
     texts += [text] if (text := meanings().get(id_, "")) else []
     if not texts and not context.has_lock:
-        msg = f"{shorten(id_)!r} is no id, and there is no lock {context.args.lock} that could have it."
+        msg = f"{shorten(id_)!r} is not an id, and there is no lock {context.args.lock} to look it up in."
         close = did_you_mean(id_, closest_names(id_, meanings()))
         raise UsageError(msg, hint=close or "Write it with `matrix resolve`.")
     return "\n".join(filter(None, texts))
@@ -257,7 +257,7 @@ def _rejected_text(rejected: RejectedVersion) -> str:
     if rejected.preferred:
         return f" would also fit; {rejected.preferred}"
     if not rejected.core:
-        return " would also fit if you require that version"
+        return " would also fit if named in the request"
     return "\n".join(["", *(f"    - {item.text}{first_source(item)}" for item in rejected.core)])
 
 

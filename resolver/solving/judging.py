@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property, reduce
 from operator import or_
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -354,7 +354,7 @@ class ContentJudge:
 
 def _without_gpu(content: Content) -> Content:
     """Return what decides about a wheel on the CPU: what it has for GPUs does not, unless it needs CUDA."""
-    cuda: Literal["none", "required"] = "required" if content.cuda == "required" else "none"
+    cuda = "none" if content.cuda == "optional" else content.cuda
     return replace(content, cuda=cuda, rocm="", gfx=(), gpu_builds=(), unseen="")
 
 

@@ -13,6 +13,7 @@ from builders.source_facts.facts import SourceFacts
 from builders.source_facts.reading import has_extensions, learn_source
 from builders.source_facts.recipe_draft import draft_recipes
 from resolver.errors import UsageError
+from resolver.facts.schema import Recipe
 
 Learn = Callable[..., SourceFacts]
 
@@ -436,6 +437,11 @@ def test_missing_files_of_a_comprehension_are_reported(learn: Learn) -> None:
     assert facts.missing == ("src/b.cpp",)
 
 
+def drafted_for_rocm(facts: SourceFacts) -> Recipe:
+    """Return the recipe for ROCm that is drafted from a source."""
+    return next(recipe for recipe in draft_recipes(facts, "p.tar.gz") if recipe.backend == "rocm")
+
+
 @pytest.mark.parametrize(
     ("optional", "expected"),
     [
@@ -460,8 +466,7 @@ def test_of_several_optional_extensions_none_must_be_in_the_wheel(
         + "\nsetup(name='p', ext_modules=more)",
         **{"a.cu": ""},
     )
-    rocm = next(recipe for recipe in draft_recipes(facts, "p.tar.gz") if recipe.backend == "rocm")
-    assert rocm.must_contain == expected
+    assert drafted_for_rocm(facts).must_contain == expected
 
 
 def test_extensions_that_another_build_system_may_leave_out_are_not_demanded(learn: Learn) -> None:
@@ -515,8 +520,7 @@ def test_architectures_of_a_source_without_rocm_are_those_of_cuda(
         "setup(name='p', ext_modules=[CUDAExtension('p', ['a.cu'])])",
         **{"a.cu": kernel},
     )
-    rocm = next(recipe for recipe in draft_recipes(facts, "p.tar.gz") if recipe.backend == "rocm")
-    assert rocm.environment == environment
+    assert drafted_for_rocm(facts).environment == environment
 
 
 def test_compiler_that_a_script_passes_to_nvcc_is_not_set(learn: Learn) -> None:
@@ -528,5 +532,4 @@ def test_compiler_that_a_script_passes_to_nvcc_is_not_set(learn: Learn) -> None:
         "setup(name='p', ext_modules=[CUDAExtension('p', ['a.cu'], extra_compile_args={'nvcc': flags})])",
         **{"a.cu": ""},
     )
-    rocm = next(recipe for recipe in draft_recipes(facts, "p.tar.gz") if recipe.backend == "rocm")
-    assert rocm.environment["CC"] == ""
+    assert drafted_for_rocm(facts).environment["CC"] == ""

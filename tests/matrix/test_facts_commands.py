@@ -243,7 +243,7 @@ def test_damaged_record_of_the_conflict_is_ignored(
 def test_explain_without_a_lock_says_that_nobody_knows_a_name(name: str, hint: str, capsys: Capture) -> None:
     assert main(["explain", name]) == 2
     error = capsys.readouterr().err
-    assert f"error: '{name}' is no id, and there is no lock matrix.lock that could have it." in error
+    assert f"error: '{name}' is not an id, and there is no lock matrix.lock to look it up in." in error
     assert hint in error
 
 
