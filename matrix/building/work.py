@@ -598,8 +598,8 @@ class _Work:
                 hidden = f"{counted(len(layer.hides), 'file')} of the image: {shortened(layer.hides)}"
                 console.info(f"It hides {hidden}")
             job = self._of_lock.catalog_of_lock.job.get(self.lock.target.site)
-            if modules := Installation(self.lock, job=job).container_modules:
-                console.info(f"First: module load {' '.join(modules)}")
+            if module := Installation(self.lock, job=job).container_module:
+                console.info(f"First: module use {module[0]}; module load {module[1]}")
             console.info(f"To run: {layer.run} SCRIPT.py")
         variables = container.folder / "environment.sh"
         if variables.exists() and container.path.is_file():

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from matrix.consumers import Consumer
 from matrix.consumers.shared.container_variables import REFERENCE
 from matrix.consumers.shared.installation import MARK, WrittenFile, comments, pin
-from matrix.consumers.shared.shell import fill, reason_comments, site_environment
+from matrix.consumers.shared.shell import fill, reason_comments, site_binds, site_environment
 from resolver.errors import UsageError
 from resolver.lock import dumps
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _LUA = ".lua"
 _PROGRAMS = ("python", "python3")
+_IN_IMAGE = {".sif", ".sh"}
+"""The suffixes of environments whose programs run in the base image."""
 _FAMILY = "matrix"
 """Two modules of this family cannot be loaded at once: both have a ``python``."""
 
@@ -39,7 +41,7 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
         raise UsageError(msg, hint="Name a directory with -o DIR, or a file with -o NAME.lua.")
     environment = layout.environment or Path("container.sif").absolute()
     folder = layout.folder.resolve()
-    is_directory = environment.suffix not in {".sif", ".sh"}
+    is_directory = environment.suffix not in _IN_IMAGE
     programs = environment / "bin" if is_directory else folder / f"{name}.bin"
     for path in (environment, programs):
         if not str(path).isprintable() or ":" in str(path):
@@ -63,15 +65,10 @@ _Setting = tuple[str, str, str | None, list[str]]
 
 
 def _settings(installation: Installation, environment: Path, programs: Path) -> Iterator[_Setting]:
-    job, modules = installation.job, installation.container_modules
-    if environment.suffix == ".sif" and job and modules:
-        reason = comments(
-            ["They bind file systems into containers. Unload this module to build a container."]
-        )
-        if job.module_path:
-            yield "path", "MODULEPATH", job.module_path, []
-        for number, module in enumerate(modules):
-            yield "load", module, None, [] if number else reason
+    if environment.suffix in _IN_IMAGE and (module := installation.container_module):
+        yield "path", "MODULEPATH", module[0], []
+        reason = "It binds file systems into containers. Unload this module to build a container."
+        yield "load", module[1], None, comments([reason])
     for row in installation.variables:
         if row.value is None or not REFERENCE.search(row.value):
             yield "set", row.name, row.value, reason_comments(row)
@@ -149,6 +146,7 @@ def _wrapper(installation: Installation, environment: Path, about: list[str]) ->
         about="\n".join(comments(about)),
         environment=quote(str(environment)),
         site=site_environment(installation),
+        binds=site_binds(installation),
         runtime=fill("runtime.sh"),
         isolated=fill("isolated.sh"),
     )

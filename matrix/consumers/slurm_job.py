@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from matrix.consumers import Consumer
 from matrix.consumers.shared.installation import MARK, WrittenFile, comments
-from matrix.consumers.shared.shell import fill, site_environment
+from matrix.consumers.shared.shell import fill, site_binds, site_environment
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,11 +80,12 @@ def _script(installation: Installation, job: Job, kind: str, name: str, environm
         script=name,
         environment=quote(str(environment or "container.sif")),
         choices="" if no_torchrun else "[--torchrun] ",
-        modules="\n".join(_modules(installation, job)),
+        modules="\n".join(_modules(installation)),
+        binds=site_binds(installation),
         isolated=fill("isolated.sh"),
         smoke=f"smoke={quote(smoke)}",
         no_torchrun=quote(no_torchrun),
-        site=site_environment(installation),
+        site=site_environment(installation, "$cache"),
         local_rank="0" if job.own_gpu else "$SLURM_LOCALID",
         node_cpus=str(job.cpus * ranks),
         ranks=str(ranks),
@@ -116,17 +117,15 @@ def _options(job: Job, kind: str, *, gpus: bool) -> list[str]:
     return [*options, *(job.network if kind == _NODES else ())]
 
 
-def _modules(installation: Installation, job: Job) -> list[str]:
-    names = installation.container_modules
-    if not names:
+def _modules(installation: Installation) -> list[str]:
+    if installation.container_module is None:
         return []
-    lines = ["# These modules bind file systems into containers. They must not be loaded while one is built."]
-    use = [f"    module use {job.module_path}"] if job.module_path else []
+    folder, name = installation.container_module
     return [
-        *lines,
-        'if [[ "$environment" == *.sif ]]; then',
-        *use,
-        f"    module load {' '.join(names)}",
+        "# This module binds file systems into containers. It must not be loaded while one is built.",
+        'if [ ! -d "$environment" ]; then',
+        f"    module use {folder}",
+        f"    module load {name}",
         "fi",
     ]
 

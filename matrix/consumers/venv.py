@@ -28,6 +28,7 @@ from matrix.consumers.shared.shell import (
     head,
     image_checks,
     script,
+    site_binds,
     site_environment,
     source_checks,
     stoppable,
@@ -103,6 +104,7 @@ def _run(installation: Installation) -> WrittenFile:
         runtime=fill("runtime.sh"),
         checks=image_checks(installation, digest=False),
         isolated=fill("isolated.sh"),
+        binds=site_binds(installation),
         site=site_environment(installation),
     )
 

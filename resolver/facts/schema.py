@@ -284,9 +284,11 @@ class Job(Row, frozen=True, kw_only=True):
     avoid: dict[str, str] = {}
     """Options of Slurm that break programs with torch, each with the reason (without full stop)."""
     torchrun: bool = True
-    module_path: str = ""
-    modules: dict[str, tuple[str, ...]] = {}
-    """Modules to load before a container runs, by pattern of the name of the base image."""
+    modules: dict[str, tuple[str, str]] = {}
+    """The directory and the name of the module that binds file systems into containers, by pattern of the
+    name of the base image. The module is loaded before a container runs."""
+    binds: tuple[str, ...] = ()
+    """Paths to bind into containers of other images."""
     bandwidth: float = 0.0
     """The most that the network of one node can send, in GB/s; 0 if it is not known."""
     all_reduce: float = 0.0

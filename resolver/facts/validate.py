@@ -191,13 +191,12 @@ def _(row: schema.Job) -> Iterator[tuple[str, str]]:
         yield "cpus", "must be at least 1"
     if row.masks and len(row.masks) != row.ranks:
         yield "masks", f"must have {row.ranks} masks, one for each rank"
-    modules = [name for names in row.modules.values() for name in names]
     texts = {
         "masks": row.masks,
         "options": row.options,
         "network": row.network,
-        "modules": modules,
-        "module_path": filter(None, [row.module_path]),
+        "modules": [word for module in row.modules.values() for word in module],
+        "binds": row.binds,
         "node_partition": filter(None, [row.node_partition]),
         "gpu_partition": filter(None, [row.gpu_partition]),
     }

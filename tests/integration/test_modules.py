@@ -31,8 +31,7 @@ FACTS = """schema = 1
 site = "lumi-g"
 ranks = 8
 cpus = 7
-module-path = "{modules}"
-modules = {{ "lumi-*" = ["bindings"] }}
+modules = {{ "lumi-*" = ["{modules}", "bindings"] }}
 status = "observed"
 source = "tests"
 [[site-variable]]

@@ -134,9 +134,10 @@ def test_caches_leave_the_node_with_the_job(folders: dict[str, Path], tmp_path: 
         cache.symlink_to(tmp_path / "cache")
     sizes = {"SLURM_NTASKS": "1", "SLURM_NTASKS_PER_NODE": "1", "SLURM_JOB_NUM_NODES": "1"}
     own = {"USER": "tester", "SLURM_JOB_ID": cache.name.rpartition("-")[2], "SLURM_LOCALID": "0"}
-    command = f'touch "$TRITON_CACHE_DIR-used"; ls -d {cache}-* {cache}/*; exit {7 if case == "fails" else 0}'
+    used = 'touch "$TRITON_CACHE_DIR-used" "$MIOPEN_CUSTOM_CACHE_DIR/db"'
+    command = f"{used}; find {cache}; exit {7 if case == 'fails' else 0}"
     done = subprocess.run(
-        ["bash", folders["frontier"] / "job-nodes.sh", "bash", "-c", command],
+        ["bash", folders["lumi-g"] / "job-nodes.sh", "bash", "-c", command],
         env={"PATH": f"{tmp_path}:/usr/bin:/bin", "MATRIX_ENVIRONMENT": str(tmp_path), **sizes, **own},
         capture_output=True,
         text=True,
@@ -148,8 +149,43 @@ def test_caches_leave_the_node_with_the_job(folders: dict[str, Path], tmp_path: 
         assert (tmp_path / "cache" / "kernel").read_text() == "theirs"
     else:
         assert f"{cache}/triton-used" in done.stdout, done.stderr
+        assert f"{cache}/miopen_user_db_path/db" in done.stdout
         assert done.returncode == (7 if case == "fails" else 0)
     assert not os.path.lexists(cache)
+
+
+@pytest.mark.parametrize(
+    ("image", "module"),
+    [
+        ("lumi-multitorch-torch-u24r64f21m43t29-20260319_153422.sif", "lumi-aif-singularity-bindings"),
+        ("lumi-rocm-rocm-6.2.4.sif", "singularity-AI-bindings"),
+        ("", ""),
+    ],
+)
+def test_every_image_gets_the_file_systems_once(tmp_path: Path, image: str, module: str) -> None:
+    """The older images need /opt/cray; those of the AI Factory have their own libfabric."""
+    lock = str(tmp_path / "matrix.lock")
+    request = ["resolve", "torch", "--site", "lumi-g", "--date", "2026-11-20", "-o", lock, "-q"]
+    assert main([*request, *(["--base-image", image] if image else ["--no-base-image"])]) == 0
+    assert main(["env", "--for", "slurm-job", "--lock", lock, "-o", str(tmp_path), "-q"]) == 0
+    text = (tmp_path / "job-nodes.sh").read_text()
+    assert re.findall(r"module load (\S+)", text) == ([module] if module else [])
+    (tmp_path / "flash").mkdir()
+    script = text.replace("/flash", str(tmp_path / "flash"))
+    (tmp_path / "job.sh").write_text(
+        script.replace('case "$environment"', 'printf "%s" "$binds"; exit; case x')
+    )
+    (tmp_path / "container.sif").touch()
+    done = subprocess.run(
+        ["bash", "-c", "module() { echo $*; }; export -f module; bash job.sh"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *loaded, binds = done.stdout.splitlines()
+    assert bool(loaded) == bool(module)
+    assert binds == f"{tmp_path}" + ("" if module else f",{tmp_path}/flash")
 
 
 def test_problems_that_give_wrong_results_are_in_the_header(folders: dict[str, Path]) -> None:

@@ -165,13 +165,10 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         return rf"; on LUMI: \`module load {TYKKY_MODULE}\`" if on_lumi else ""
 
     @property
-    def container_modules(self) -> list[str]:
-        """The modules of the site that bind file systems into containers of this base image."""
-        image = self.lock.version_of("base-image")
-        modules = self.job.modules if self.job else {}
-        return [
-            name for pattern in modules if fnmatch.fnmatchcase(image, pattern) for name in modules[pattern]
-        ]
+    def container_module(self) -> tuple[str, str] | None:
+        """The directory and name of the site's module that binds file systems into this base image."""
+        image, modules = self.lock.version_of("base-image"), self.job.modules if self.job else {}
+        return next((modules[name] for name in modules if fnmatch.fnmatchcase(image, name)), None)
 
     @property
     def heading(self) -> str:

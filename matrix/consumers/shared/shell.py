@@ -75,8 +75,11 @@ def container_environment(target: str) -> str:
     )
 
 
-def site_environment(installation: Installation) -> str:
-    """Return POSIX shell lines that set the variables that programs need, if not set, and unset others."""
+def site_environment(installation: Installation, cache: str = "") -> str:
+    """Return POSIX shell lines that set the variables that programs need, if not set, and unset others.
+
+    Directories that programs use as caches are below `cache`, if given, which its caller removes.
+    """
     lines = []
     for row in installation.variables:
         lines += reason_comments(row)
@@ -84,10 +87,21 @@ def site_environment(installation: Installation) -> str:
             lines.append(f"unset {quote(row.name)}")
         else:
             value = REFERENCE.sub(r"${\1:-}", row.value)
+            if row.directory and cache:
+                value = f"{cache}/{row.name.lower()}"
             lines.append(f'export {quote(row.name)}="${{{row.name}:-{value}}}"')
         if row.directory:
             lines.append(f'mkdir -p -- "${row.name}"')
     return "\n".join(lines)
+
+
+def site_binds(installation: Installation) -> str:
+    """Return shell lines that set ``$binds`` to the paths to bind, unless a module of the site binds them."""
+    paths = installation.job.binds if installation.job and not installation.container_module else ()
+    loop = (
+        f'for path in {" ".join(paths)}; do if [ -e "$path" ]; then binds=${{binds:+$binds,}}$path; fi; done'
+    )
+    return fill("site_binds.sh", loop=loop if paths else "")
 
 
 def environment_of_programs(installation: Installation, consumer: str) -> str:

@@ -8,5 +8,5 @@ environment=@ENVIRONMENT@
 @RUNTIME@
 @ISOLATED@
 @SITE@
-# The present directory is bound, as the site's modules may not bind it.
-exec "$runtime" exec -B "$PWD" "$environment" "${0##*/}" "$@"
+@BINDS@
+exec "$runtime" exec ${binds:+-B "$binds"} "$environment" "${0##*/}" "$@"

@@ -18,4 +18,5 @@ fi
 @ISOLATED@
 export SINGULARITYENV_PREPEND_PATH=/user-software/bin APPTAINERENV_PREPEND_PATH=/user-software/bin
 @SITE@
-exec "$runtime" exec -B "$bind" "$image" "$@"
+@BINDS@
+exec "$runtime" exec ${binds:+-B "$binds"} -B "$bind" "$image" "$@"

@@ -10,11 +10,11 @@ environment=${MATRIX_ENVIRONMENT:-@ENVIRONMENT@}
 environment=$(realpath -- "$environment")
 @MODULES@
 @ISOLATED@
+@BINDS@
 case "$environment" in
     *.sif)
         runtime=$(command -v singularity || command -v apptainer) || fail "neither SingularityCE nor Apptainer is on PATH"
-        # The directory of the job is bound, as modules may not bind it.
-        inside=("$runtime" exec -B "$PWD" "$environment")
+        inside=("$runtime" exec ${binds:+-B "$binds"} "$environment")
         ;;
     *.sh) inside=(bash "$environment") ;;
     *) inside=(env "PATH=$environment/bin:$PATH") ;;
@@ -40,10 +40,10 @@ trap 'srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 rm -rf -- "$cache
 # This part runs in each task, because a batch script knows neither the rank nor the other nodes.
 step=$(cat <<'STEP'
 set -eu
-@SITE@
 (umask 077; mkdir -p "$cache")
 # Triton runs what is in its cache, and everybody can make a directory in /tmp.
 if [ -L "$cache" ] || [ ! -O "$cache" ]; then echo "job: $cache belongs to somebody else" >&2; exit 3; fi
+@SITE@
 export TRITON_CACHE_DIR="$cache/triton" TORCHINDUCTOR_CACHE_DIR="$cache/inductor" TORCH_EXTENSIONS_DIR="$cache/extensions"
 # HIP counts after ROCr's list: the same list in both hides GPUs.
 if [ -n "${ROCR_VISIBLE_DEVICES:-}" ]; then unset HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES; fi
