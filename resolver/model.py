@@ -450,6 +450,10 @@ class Resolution(
         published = [pick.files for pick in self.distributions if pick.origin == "published"]
         return not self.left_open and all(published) and bool(published or origins == {"preinstalled"})
 
+    def published(self) -> list[Distribution]:
+        """Return the distributions whose files are locked, and that nobody has to build."""
+        return [pick for pick in self.distributions if pick.origin == "published" and pick.files]
+
     def built(self, names: Collection[str] = ()) -> list[Distribution]:
         """Return the distributions to build, in install order; only `names` if given.
 

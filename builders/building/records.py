@@ -142,6 +142,11 @@ class TaskState(msgspec.Struct, kw_only=True):
             source=self.seconds_from or "guess",
         )
 
+    def expect(self, needs: Resources) -> None:
+        """Set the cores and the time that the build is expected to need; a guess is no time."""
+        self.cores, self.seconds_from = needs.cores, needs.source
+        self.seconds = None if needs.source == "guess" else round(needs.seconds, 1)
+
 
 def command_of(tasks: Sequence[TaskState]) -> list[str]:
     """Return the command that executes tasks of one plan, whose commands differ in key and lock only.

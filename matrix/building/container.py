@@ -22,7 +22,6 @@ from builders.containers.squashfs import Squashfs, is_squashfs
 from builders.machine.process import output_of, run
 from builders.storage.files import (
     cache_root,
-    cached_file,
     make_directories,
     open_regular,
     remove_tree,
@@ -266,13 +265,11 @@ class Space(msgspec.Struct):
     free: int
 
 
-def space_of(lock: Resolution, folder: Path, maker: Maker) -> list[Space]:
-    """Return the space that the files, the result and its base image need in `folder` and others."""
-    files = [pick.files[0] for pick in lock.distributions if pick.origin == "published" and pick.files]
+def space_of(lock: Resolution, folder: Path, maker: Maker, download: int) -> list[Space]:
+    """Return the space that the downloads, the files, the result and its base image need, and where."""
     image = Path(lock.image.path) if lock.image and lock.image.path.startswith("/") else None
     base = image.stat().st_size if image and image.is_file() else 0
-    wheels = sum(file.size for file in files)
-    download = sum(file.size for file in files if not cached_file(file).exists())
+    wheels = sum(pick.files[0].size for pick in lock.published())
     temporary = os.environ.get("TMPDIR", "")
     if maker.makes == "layer":  # it does not hold the image
         base = 0

@@ -22,7 +22,7 @@ from builders.machine.process import output_of
 from builders.scheduling.slurm import Slurm, partition_of
 from builders.storage.files import cached_file
 from builders.storage.lease import exclusive_lock
-from matrix.api import resolve_settings, write_lock
+from matrix.api import write_lock
 from matrix.building.container import (
     STEPS,
     Container,
@@ -72,7 +72,6 @@ from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.lock import dumps
 from resolver.model import Conflict
 from resolver.reporter import SILENT
-from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -82,6 +81,7 @@ if TYPE_CHECKING:
     from matrix.command_line.context import Context
     from matrix.consumers import Maker
     from matrix.consumers.shared.installation import WrittenFile
+    from resolver.facts.schema import Partition
     from resolver.model import Resolution
 
 _SENTENCE = re.compile(r"(?<=\.) (?=[A-Z])")
@@ -145,26 +145,31 @@ class _Work:
         self.console = context.console
         self.container = container
         self.index = Index(args.index)
-        catalogs = [*context.settings.catalog]
-        if self.container.facts.exists() and self._facts_path not in catalogs:
-            catalogs.append(self._facts_path)
-        self.context = context.with_options(catalog=catalogs)
+        self.context = self._with_facts(context) if container.facts.exists() else context
         made = container.maker.makes
         self.steps = {name: StepResult(made if name == "container" else name, "to do", "") for name in STEPS}
-        self.wheels: list[TaskState] = []
-        self.space: list[Space] = []
+        self.document = ContainerDocument(
+            status="planned",
+            container=str(container.path),
+            consumer=args.consumer,
+            files=str(container.folder),
+            lock=str(context.lock_path),
+            steps=[*self.steps.values()],
+            wheels=[],
+            space=[],
+        )
+        self.tasks: list[Task] = []
         self.lacks: list[MatrixError] = []
         """What is missing on this machine, if only the plan is printed."""
-        self.findings: list[Finding] = []
         # `_use` replaces both. Other commands may replace the user's lock at any time, so no step reads it
         # again: steps that read a lock from a file, such as jobs, read a copy.
         self._of_lock = self._of_copy = self.context
         self._text = ""
 
-    @property
-    def _facts_path(self) -> str:
-        """The path of the learned requirements as the lock names it."""
-        return os.path.relpath(self.container.facts)
+    def _with_facts(self, context: Context) -> Context:
+        """Return a context with the learned requirements, at the path that the lock names."""
+        paths = [*context.settings.catalog, os.path.relpath(self.container.facts)]
+        return context.with_options(catalog=list(dict.fromkeys(paths)))
 
     # The whole.
 
@@ -172,9 +177,10 @@ class _Work:
         """Do what is left, or only print the plan and write nothing; return the exit code."""
         if code := self._resolve():
             return code
-        tasks, dry_run = self._plan_wheels(), self.context.args.dry_run
+        dry_run = self.context.args.dry_run
+        self._plan_wheels()
         self._describe()
-        if not dry_run and not _missing(tasks) and self._is_made(self.container.path):
+        if not dry_run and not self._to_build and self._is_made(self.container.path):
             self.steps["resolve"].state = "up to date"
             return self._report("ok")
         self.lacks += self._lacks()
@@ -184,13 +190,13 @@ class _Work:
             raise lack
         self._print_plan()
         for _ in range(_MOST_ROUNDS):
-            if code := self._fetch(tasks) or self._build(tasks):
+            if code := self._fetch() or self._build():
                 return self._report("failed", code)
             if not self._learns():
                 break
             if code := self._resolve_again():
                 return code
-            tasks = self._plan_wheels()
+            self._plan_wheels()
         return self._make() or self._verify() or self._report("ok")
 
     # 1. Resolve.
@@ -204,11 +210,10 @@ class _Work:
         lock = with_cached_digest(answer)
         self._text = dumps(answer)
         self._of_lock = self.context.with_lock(lock)
-        site = self._of_lock.catalog_of_lock.site[lock.target.site]
-        if others := site.lacks(lock.target.gfx):
-            asked, has = join_words(others, joiner="and"), join_words(site.gfx, joiner="and")
-            msg = f"This is for {asked}, but {site.name} has {has}."
-            raise UsageError(msg, hint="Name the site that has this GPU with --site, or leave the GPU out.")
+        for warning in answer.warnings:
+            if warning.id == "gpu-not-of-site":
+                hint = "Name the site that has this GPU with --site, or leave the GPU out."
+                raise UsageError(warning, hint=hint)
         if self.context.args.dry_run:
             return
         write_lock(answer, self.container.lock)
@@ -274,15 +279,16 @@ class _Work:
 
     # 2. Fetch.
 
-    def _fetch(self, tasks: Sequence[Task]) -> int:
-        if not _missing(tasks):
+    def _fetch(self) -> int:
+        if not self._to_build:
             self._done("fetch", "no build needs anything")
             return 0
         self._start("fetch", "sources, torch and build requirements")
         return self._fetch_with()
 
     def _fetch_with(self, wheelhouse: Path | None = None) -> int:
-        context, built = self._options_of(fetch, wheelhouse=wheelhouse), self._built_wheels()
+        changes = {"wheelhouse": wheelhouse, "offline": self.context.settings.offline}
+        context, built = self._options_of(fetch, **changes), self._built_wheels()
         if wheelhouse is not None:
             ours = [path.name for paths in built.values() for path in paths]
             published = (pick.files[0].name for pick in self.lock.distributions if pick.files)
@@ -299,41 +305,43 @@ class _Work:
 
     # 3. Build.
 
-    def _plan_wheels(self) -> list[Task]:
+    @property
+    def _to_build(self) -> list[str]:
+        return [wheel.name for wheel in self.document.wheels if wheel.state == "to build"]
+
+    def _plan_wheels(self) -> None:
         args, lock = self.context.args, self.lock
         try:
-            tasks, self.wheels = build_wheels.planned_wheels(self._of_lock, self.index)
+            self.tasks, self.document.wheels = build_wheels.planned_wheels(self._of_lock, self.index)
         except EnvironmentLacksError as error:
             if not args.dry_run:
                 raise
             self.lacks.append(error)
-            tasks, times = [], build_times(lock, self._of_lock.catalog_of_lock, args.index)
-            self.wheels, why = [], "the base image is not on this machine"
+            times = build_times(lock, self._of_lock.catalog_of_lock, args.index)
+            why = "the base image is not on this machine"
             for pick in lock.built():
-                version, time = pick.pinned, times[pick.name]
+                version = pick.pinned
                 wheel = TaskState(key="unknown", name=pick.name, version=version, state="to build", why=why)
-                wheel.cores, wheel.seconds_from = time.cores, time.source
-                wheel.seconds = None if time.source == "guess" else round(time.seconds, 1)
-                self.wheels.append(wheel)
-        return tasks
+                wheel.expect(times[pick.name])
+                self.document.wheels.append(wheel)
 
-    def _build(self, tasks: Sequence[Task]) -> int:
+    def _build(self) -> int:
         context, console = self._of_lock, self.console
         executor = Slurm(self.index, console) if self._in_jobs else None
         if executor is not None and executor.current_run() is not None:
             console.info("Following the jobs of an earlier command.")
             run = attach(executor, context)
-            if code := build_wheels.record(run, self.wheels, self.index, context):
+            if code := build_wheels.record(run, self.document.wheels, self.index, context):
                 return code
-            tasks = self._plan_wheels()
-        if _missing(tasks):
+            self._plan_wheels()
+        if self._to_build:
             if executor is not None:
                 executor.check()
-            self._start("build-wheels", build_wheels.answer(self.wheels))
+            self._start("build-wheels", build_wheels.answer(self.document.wheels))
             build_wheels.fetch_prebuilt(context)
-            if code := build_wheels.build_missing(tasks, self.wheels, executor, self._of_copy):
+            if code := build_wheels.build_missing(self.tasks, self.document.wheels, executor, self._of_copy):
                 return code
-        self._done("build-wheels", build_wheels.answer(self.wheels))
+        self._done("build-wheels", build_wheels.answer(self.document.wheels))
         return 0
 
     @property
@@ -344,13 +352,18 @@ class _Work:
             return bool(args.executor == "slurm")
         return bool(args.partition or args.time) or self._is_login_node
 
+    @property
+    def _partition(self) -> Partition | None:
+        site = self.lock.target.site
+        return partition_of(self._of_lock.catalog_of_lock, site, self.context.args.partition)
+
     @cached_property
     def _is_login_node(self) -> bool:
         """Whether this machine can submit jobs to a partition of the target's site, and is not in a job.
 
         If Slurm does not respond, it may be the site's: `_lacks` reports that.
         """
-        row = partition_of(self._of_lock.catalog_of_lock, self.lock.target.site, self.context.args.partition)
+        row = self._partition
         if row is None or not shutil.which("sbatch") or "SLURM_JOB_ID" in os.environ:
             return False
         listed = output_of(["sinfo", "--noheader", "--format=%R"]).split()
@@ -360,7 +373,7 @@ class _Work:
 
     def _learns(self) -> bool:
         """Write the requirements of our wheels that the lock does not meet; return whether there are any."""
-        facts = Path(self._facts_path)
+        facts = Path(os.path.relpath(self.container.facts))
         draft = Draft(facts, overlays(self.context.settings), header=_FACTS_HEADER)
         catalog = draft.load()
         draft.replace(unlocked_requirements(self.lock, self._built_wheels(), catalog), catalog)
@@ -370,21 +383,15 @@ class _Work:
         """Resolve the request of the lock with the requirements of our wheels, and keep its versions."""
         self._start("resolve", "again, because the built wheels require more than the lock has")
         lock = self.lock
-        catalogs = list(dict.fromkeys([*self.context.settings.catalog, self._facts_path]))
-        self.context = self.context.with_options(catalog=catalogs, upgrade=None)
-        settings, inputs, today = self.context.settings, self.context.inputs, self.context.today
-        files = facts_files(overlays(settings))
-        request = replace(lock.request, catalogs=tuple(catalogs), facts_files=files)
-        earlier = replace(lock, request=request)
-        catalog = catalog_with_image_of(lock, self.context.lock_path, settings)
-        answer = resolve_settings(
-            settings, catalog, today, inputs, request=request, earlier=earlier, reporter=self.console
-        )
-        return self._store(answer, None)
+        self.context = context = self._with_facts(self.context.with_options(upgrade=None))
+        context.catalog_with_image = catalog_with_image_of(lock, context.lock_path, context.settings)
+        files = facts_files(overlays(context.settings))
+        request = replace(lock.request, catalogs=tuple(context.settings.catalog), facts_files=files)
+        return self._store(context.resolve(replace(lock, request=request), request), None)
 
     def _built_wheels(self) -> dict[str, list[Path]]:
         """Return the wheels of our tasks; the index may have other builds of the same versions."""
-        found = {wheel.name: self.index.find(wheel.name, wheel.key) for wheel in self.wheels}
+        found = {wheel.name: self.index.find(wheel.name, wheel.key) for wheel in self.document.wheels}
         return {name: [published.path] if published else [] for name, published in found.items()}
 
     # 5. Files and container.
@@ -443,7 +450,7 @@ class _Work:
         self._start("verify", "versions, imports, ops and libraries")
         thing = python(container.folder, container.new) if python else str(container.new)
         judged, *_ = judge_thing(thing, self._options_of(check, thing, "--run"), self._built_wheels())
-        self.findings = judged.findings
+        self.document.findings = tuple(judged.findings)
         does_not_fit = judged.verdict == "does-not-fit"
         if self.context.args.format != "json" and (does_not_fit or self.console.verbosity > 0):
             show(judged, self.console)
@@ -457,7 +464,7 @@ class _Work:
         container.state.verified = True
         container.save()
         container.publish()
-        not_judged = sum("not-judged" in finding.id for finding in self.findings)
+        not_judged = sum("not-judged" in finding.id for finding in self.document.findings)
         self._done("verify", f"no errors; not judged: {not_judged}")
         return 0
 
@@ -470,16 +477,15 @@ class _Work:
     def _describe(self) -> None:
         """Say what each step will do, and mark those that an earlier command has done."""
         lock, container, maker = self.lock, self.container, self.container.maker
-        names = [wheel.name for wheel in self.wheels if wheel.state == "to build"]
-        published = [pick for pick in lock.distributions if pick.origin == "published" and pick.files]
-        missing = [pick.files[0].size for pick in published if not cached_file(pick.files[0]).exists()]
-        files = f"{counted(len(missing), 'file')} to download, {format_size(sum(missing))}"
+        names = self._to_build
+        locked = [pick.files[0] for pick in lock.published()]
+        missing = [file.size for file in locked if not cached_file(file).exists()]
         parts = {
-            files: missing,
+            f"{counted(len(missing), 'file')} to download, {format_size(sum(missing))}": missing,
             "what the lock leaves open": not lock.is_complete,
             "inputs of the builds": names,
         }
-        builds = build_wheels.answer(self.wheels)
+        builds = build_wheels.answer(self.document.wheels)
         tool = f"with {self.context.args.consumer}, {' '.join(self._srun()) or 'on this machine'}"
         details = {
             "resolve": f"{counted(len(lock.distributions), 'distribution')}; {self.steps['resolve'].detail}",
@@ -496,7 +502,7 @@ class _Work:
             done = ["fetch", "env", "container", *(["verify"] * container.state.verified)] if is_made else []
             for name in ("build-wheels", *done):
                 self.steps[name].state = "up to date"
-        self.space = space_of(lock, container.folder, maker)
+        self.document.space = space_of(lock, container.folder, maker, sum(missing))
 
     @property
     def _what_image_lacks(self) -> str:
@@ -506,8 +512,7 @@ class _Work:
     def _where_built(self) -> str:
         if not self._in_jobs:
             return "on this machine"
-        row = partition_of(self._of_lock.catalog_of_lock, self.lock.target.site, self.context.args.partition)
-        partition = self.context.args.partition or (row.name if row else "")
+        partition = self.context.args.partition or (self._partition.name if self._partition else "")
         account = self.context.settings.account or os.environ.get("SBATCH_ACCOUNT", "")
         parts = {"partition": partition, "account": account}
         return ", ".join(["in Slurm jobs", *(f"{what} {name}" for what, name in parts.items() if name)])
@@ -527,7 +532,7 @@ class _Work:
                 self.console.text(f"{name} cannot be made here yet. Missing:\n{lines}\n")
             image = f"\n  on {self.lock.image.name}" if self.lock.image else ""
             title = f"{name}: {chosen_text(self.lock)}{image}"
-            self.console.data(plan_text(title, self.steps.values(), self.space, self.console.out))
+            self.console.data(plan_text(title, self.steps.values(), self.document.space, self.console.out))
             self.console.flush()
 
     def _lacks(self) -> Iterator[MatrixError]:
@@ -540,8 +545,7 @@ class _Work:
             is_lumi = self.lock.target.site.startswith("lumi")
             get = f"Run `module load {maker.module}`, then" if is_lumi else f"{maker.install} Then run"
             yield EnvironmentLacksError(msg, hint=f"{get} the same command again.")
-        needs_jobs = self._srun() or any(wheel.state == "to build" for wheel in self.wheels)
-        if not (needs_jobs and self._in_jobs):
+        if not (self._in_jobs and (self._to_build or self._srun())):
             return
         try:
             Slurm(self.index, self.console).require("Nothing was started.")
@@ -560,36 +564,26 @@ class _Work:
         self.steps[name].state, self.steps[name].detail = "done", detail
 
     def _report(self, status: Literal["ok", "planned", "failed"], code: int = 0) -> int:
-        container, args = self.container, self.context.args
+        document, run_line = self.document, self.container.maker.run
+        document.status = status
         if status == "planned":
             self._print_plan()
-        if args.format == "json":
-            document = ContainerDocument(
-                status=status,
-                container=str(container.path),
-                consumer=args.consumer,
-                files=str(container.folder),
-                lock=str(self.context.lock_path),
-                steps=[*self.steps.values()],
-                wheels=self.wheels,
-                space=self.space,
-                findings=tuple(self.findings),
-                layer=self._layer() if status == "ok" else None,
-            )
+        elif status == "ok" and run_line and self.lock.image:
+            path = self.container.path
+            document.layer = read_layer(path, run_line(self.container.program, self.lock.image.path, path))
+        if self.context.args.format == "json":
             self.console.document(document)
         elif status == "ok":
             self._print_end()
         return code
 
     def _print_end(self) -> None:
-        container, console = self.container, self.console
+        container, console, layer = self.container, self.console, self.document.layer
         if all(step.state == "up to date" for step in self.steps.values()):
             console.answer(f"Nothing to do: {_shown(container.path)} is up to date, verified.")
             return
-        layer = self._layer()
-        if layer is None:
-            what = counted(len(self.lock.distributions), "distribution")
-        else:
+        what = counted(len(self.lock.distributions), "distribution")
+        if layer is not None:
             size = f"{counted(layer.files, 'file')}, {format_size(layer.size)}"
             what = f"{self._what_image_lacks} ({size})"
         console.answer(f"{_shown(container.path)} is ready: {what}, verified.")
@@ -605,12 +599,6 @@ class _Work:
         if variables.exists() and container.path.is_file():
             console.info(f"In job scripts: source {_shown(variables)}")
 
-    def _layer(self) -> Layer | None:
-        run_of, image, path = self.container.maker.run, self.lock.image, self.container.path
-        if run_of is None or image is None:
-            return None
-        return read_layer(path, run_of(self.container.program, image.path, path))
-
     # Contexts of the other commands.
 
     def _options_of(self, command: ModuleType, *words: str, **changes: object) -> Context:
@@ -619,14 +607,7 @@ class _Work:
         base = self._of_copy if command is check else self._of_lock
         shared = ("lock", "index", "catalog", *(_OF_FETCH if command is fetch else ()))
         own = {name: getattr(base.args, name) for name in shared if name in args}
-        if command is fetch:
-            own["offline"] = self.context.settings.offline
         return base.with_options(**{**args, **own, **changes}).with_lock(self.lock)
-
-
-def _missing(tasks: Sequence[Task]) -> bool:
-    """Return whether the index lacks the wheel of a task."""
-    return any(task.wheel is None for task in tasks)
 
 
 def _shown(path: Path) -> str:
@@ -635,9 +616,7 @@ def _shown(path: Path) -> str:
 
 
 _OF_FETCH = ("where", "python_from", "cpu", "base_image")
-_FACTS_HEADER = (
-    "# Requirements of built wheels, which their sources do not state. Written by matrix build-container.\n"
-)
+_FACTS_HEADER = "# Requirements of built wheels, which their sources do not state. Written by matrix.\n"
 _LOCAL_HINT = "To build on this machine, use --executor local."
 _ACCOUNT_HINT = (
     'Add this line to matrix.toml, with the name of your project: account = "project_465000001". '

@@ -90,13 +90,20 @@ class Context:
 
         return make_request(self.settings, self.catalog_with_image, self.today, self.inputs)
 
-    def resolve(self, earlier: Resolution | None = None) -> Resolution | Conflict:
-        """Resolve the request that the settings describe; see `matrix.api.resolve_settings`."""
+    def resolve(
+        self, earlier: Resolution | None = None, request: Request | None = None
+    ) -> Resolution | Conflict:
+        """Resolve a request, by default that of the settings; see `matrix.api.resolve_settings`."""
         from matrix.api import resolve_settings
 
-        catalog = self.catalog_with_image
         return resolve_settings(
-            self.settings, catalog, self.today, self.inputs, earlier=earlier, reporter=self.console
+            self.settings,
+            self.catalog_with_image,
+            self.today,
+            self.inputs,
+            request=request,
+            earlier=earlier,
+            reporter=self.console,
         )
 
     @property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
-from builders.building.expected_time import expected_time
+from builders.building.expected_time import Resources, expected_time
 from builders.building.rebuild import rebuild_wheel
 from builders.building.records import State, TaskState
 from builders.containers.image import with_cached_digest
@@ -257,9 +257,9 @@ def _planned(task: Task, index: Index) -> TaskState:
     if task.wheel is not None:
         state.why = "the index has a wheel built from the same inputs"
         return state
-    state.cores = host.cores()
-    seconds, state.seconds_from = expected_time(task.recipe, recorded(task.pick, index), state.cores)
-    state.seconds = round(seconds, 1) if state.seconds_from != "guess" else None
+    cores = host.cores()
+    seconds, source = expected_time(task.recipe, recorded(task.pick, index), cores)
+    state.expect(Resources(cores, 0, seconds, source=source))
     return state
 
 

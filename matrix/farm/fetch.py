@@ -121,7 +121,7 @@ def fetch_lock(context: Context, our_wheels: Mapping[str, Sequence[Path]] | None
     check_sources(lock, settings, context.catalog, console)
     if args.wheelhouse is not None:
         _check_wheelhouse_options(args, lock)
-    published = [pick for pick in lock.distributions if pick.origin == "published" and pick.files]
+    published = lock.published()
     locked = [] if args.only_sources else [pick for pick in published if not names or pick.name in names]
     fetch_files = partial(
         fetch_published,

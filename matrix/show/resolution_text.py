@@ -311,8 +311,8 @@ def names_of_others(resolution: Resolution) -> frozenset[str]:
     requested = {*PLATFORM, *(requirement.name for requirement in resolution.request.requirements)}
     return frozenset(
         pick.name
-        for pick in resolution.distributions
-        if pick.origin == "published" and pick.files and pick.name not in requested
+        for pick in resolution.published()
+        if pick.name not in requested
         if not any(fact.file for fact in pick.facts)
     )
 
