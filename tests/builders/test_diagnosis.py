@@ -131,7 +131,7 @@ def test_pattern_has_a_log_or_a_line() -> None:
     samples += [line for given in CONTEXTS.values() for line in given["lines"]]
     samples += WITH_OTHERS.values()
     samples += [TRAINING, *(given["line"] for given in SEEN if given["row"] != "harmless")]
-    samples += MEMBERS
+    samples += [*MEMBERS, IN_SCRIPT]
     everything = io.BytesIO("\n".join(samples).encode())
     seen = scan(everything, known_failures())
     assert [text for text in known_failures().patterns if text not in seen] == []
@@ -486,10 +486,10 @@ def test_failure_with_known_cause_names_it(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_text("ModuleNotFoundError: No module named 'torch'\n")
     error = CommandError(WHAT, code=1, log=log, lines=[], hint="Try again.")
-    message, diagnosis = explain_failure(error.message, log, DiagnosisContext(package="apex"))
+    message, diagnosis = explain_failure(error.message, log, DiagnosisContext(kind="build", package="apex"))
     assert message.startswith("Building apex failed with exit code 1.")
     assert "What happened: The build needs torch and cannot import it." in message
-    assert diagnosis == read_log(log).findings
+    assert diagnosis == read_log(log, DiagnosisContext(kind="build")).findings
     assert diagnosis[0].evidence["text"] == [
         {"line": 1, "text": "ModuleNotFoundError: No module named 'torch'"}
     ]
@@ -542,6 +542,16 @@ def test_log_of_rccl_tells_why_it_used_tcp() -> None:
     # RCCL tries the newest interface first, so these lines are part of a good start.
     assert ids_of(*tried[:2], WITH_OTHERS["loaded"], f"{where} Using network Libfabric") == []
     assert ids_of(*tried, WITH_OTHERS["loaded"]) == []  # AMD's fork in RCCL of ROCm 6, which knows v5
+
+
+IN_SCRIPT = '  File "setup.py", line 6, in <module>'
+
+
+def test_script_that_imports_torch_shows_a_build() -> None:
+    """As in https://github.com/lucasjinreal/DCNv2_latest/issues/33 and https://github.com/Xharlie/BtcDet/issues/6."""
+    missing = "ModuleNotFoundError: No module named 'torch'"
+    assert ids_of(IN_SCRIPT, "    import torch", missing) == ["torch-missing"]
+    assert ids_of('  File "test.py", line 11, in <module>', "    import torch", missing) == ["torch-not-installed"]
 
 
 def test_hang_with_gdr_level_is_recognized_only_without_trees() -> None:
@@ -630,7 +640,7 @@ def test_explained_errors_are_not_unknown() -> None:
             "time-limit-run",
             "time-limit",
         ),
-        ("ModuleNotFoundError: No module named 'torch'", "module-missing", "torch-missing"),
+        ("ModuleNotFoundError: No module named 'torch'", "torch-not-installed", "torch-missing"),
         ("ModuleNotFoundError: No module named 'yaml'", "module-missing", "build-requirement-missing"),
     ],
 )
