@@ -203,6 +203,11 @@ class Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """Why it cannot be used on any machine; empty if nothing shows that it cannot."""
     unseen: str = ""
     """What was not read either, but hardly decides: this is said, and no other release is preferred."""
+    needs: tuple[tuple[str, str], ...] = ()
+    """The libraries without which it cannot be used, and that only distributions of its extras may have, each
+    with an object that needs it."""
+    libraries: tuple[str, ...] = ()
+    """The file names of its own libraries, which other distributions may need."""
     source: SourceClass | None = None
     """What kind of source it is; None if it is a wheel."""
     recipes: tuple[Recipe, ...] = ()

@@ -26,6 +26,7 @@ _PLAIN = re.compile(
 _SLIP = rf"{_NAME}\s*(?P<operator>=[<>]?|:|\s)\s*v?(?P<version>\d[A-Za-z0-9.*+]*)\s*"
 """A requirement with a wrong operator, such as ``torch=2.9`` (conda), ``torch 2.9`` or ``torch=>2.9``."""
 SDIST_ENDINGS = (".tar.gz", ".zip", ".tgz", ".tar.bz2", ".tar.xz")
+_EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
 _SEPARATORS = re.compile(r"[-_.]+")
 _ROCM_PACKAGE = re.compile(
     r"(?P<release>rocm|rocm-sdk(?:-.+)?|rocm-profiler)|rocm-bootstrap|rocm-kpack|amd-[a-z]+-device(?:-.+)?"
@@ -35,6 +36,8 @@ _NOT_CUDA = frozenset({"nvidia-ml-py", "nvidia-physicsnemo"})
 """Bindings that can be imported on every machine, and pure Python with CUDA only in its extras."""
 PAIRED_WITH_TORCH = ("torchvision", "torchaudio")
 """Distributions that require an exact version of torch, which does not require them."""
+LIBRARIES_OF = {"torch": ("libc10", "libtorch"), "tensorflow": ("libtensorflow",)}
+"""Frameworks whose libraries others use without requiring them, with the beginnings of their names."""
 TRITON_NAMES = ("triton", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm")
 """Distributions that install the import package ``triton``: two of them overwrite each other's files."""
 
@@ -186,6 +189,23 @@ def split_marker(text: str) -> tuple[str, str]:
     """
     head, separator, marker = text.partition(" ;" if "@" in text else ";")
     return head.strip(), marker.strip() if separator else ""
+
+
+def companions(name: str, requires: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return the distributions that may have libraries of a project, and that only its extras require.
+
+    They are those whose names begin with its name, and the frameworks. The result has, by distribution, the
+    extra and the requirement.
+
+    >>> companions("mlx", ["numpy", 'mlx-cpu==0.30 ; extra == "cpu"', 'pytest ; extra == "dev"'])
+    {'mlx-cpu': ('cpu', 'mlx-cpu==0.30')}
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for head, marker in map(split_marker, requires):
+        required, extra = required_name(head), _EXTRA.search(marker)
+        if extra and (required in LIBRARIES_OF or required.startswith(f"{name}-")):
+            found.setdefault(required, (normalize_name(extra[1]), head))
+    return found
 
 
 def _parse_with_packaging(text: str) -> Requirement:

@@ -124,6 +124,11 @@ def policies(machine: str) -> tuple[Policy, ...]:
     return tuple(WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine)))
 
 
+def libraries_of_system(machine: str = "x86_64") -> frozenset[str]:
+    """Return the libraries that some platform tag lets a wheel expect of every system."""
+    return frozenset().union(*(policy.whitelist for policy in policies(machine)))
+
+
 def platform_tag(wheel: Path) -> str:
     """Return the platform tag that a wheel qualifies for by auditwheel's policies, or ``any``.
 

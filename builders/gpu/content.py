@@ -24,6 +24,10 @@ Both stages read with the reader of the audit and judge with the same rules. The
 CUDA is *optional* if there is any other code for CUDA or library for it: Python can load the wheel without.
 A wheel that also needs libraries of ROCm is never bound to CUDA by rule 1.
 
+**Libraries of other distributions.** A library without which, by rule 1, the wheel cannot be used, and that
+neither it nor every system has, is *needed* if an extra of the wheel may bring it (mlx needs ``libmlx.so``).
+Whether the extra does is read in the wheel that it requires. Everything else may come from the system.
+
 Two kinds of wheels are *not judged*, although their objects were read:
 
 - Its name is for ROCm, but nothing shows for which releases: it opens HIP when it is used (hip-python).
@@ -46,13 +50,20 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 from msgspec.structs import replace
 
-from builders.audit.contents import BARE_OBJECT, SHARED_OBJECT, VARIANT, matches_any, read_contents
+from builders.audit.contents import (
+    BARE_OBJECT,
+    OTHER_BACKENDS,
+    SHARED_OBJECT,
+    VARIANT,
+    matches_any,
+    read_contents,
+)
 from builders.audit.elf import SharedObject, read_ends
-from builders.audit.platform_tags import CUDA_LIBRARIES, ROCM_LIBRARIES
+from builders.audit.platform_tags import CUDA_LIBRARIES, ROCM_LIBRARIES, libraries_of_system
 from builders.gpu import FRAMEWORKS, SIGN
 from builders.wheels.wheel import DamagedError, WheelReader
 from resolver.indexes import Content
-from resolver.requirements import is_for_cuda
+from resolver.requirements import companions, is_for_cuda
 from resolver.versions import join_words
 
 if TYPE_CHECKING:
@@ -199,9 +210,13 @@ def read_start(
             return placeholder
         binary = [info for info in wheel.members if _is_binary(info)]
         kernels = _kernels(wheel.members)
+        plain = None
         if not _is_suspicious(contents, binary, kernels):
             text = f"the names of its {len(binary)} shared objects and its metadata name nothing of a GPU"
-            return Content(text, gpu_builds=_gpu_builds(contents)) if binary else None
+            libraries = _libraries(info.filename for info in binary)
+            plain = Content(text, gpu_builds=_gpu_builds(contents), libraries=libraries) if binary else None
+            if not (plain and _companions(contents)):
+                return plain
         whole, large, left = _plan(binary, kernels)
         end = _ENDS // max(1, len(large))
         if expect is not None:
@@ -210,7 +225,8 @@ def read_start(
             parts += [(info, max(0, info.compress_size - end), end) for info in large]
             expect(_joined(parts))
         chosen = texts | {info.filename for info in whole if _is_binary(info)}
-        return _judge_planned(name, wheel, chosen, kernels, large=large, left=left, end=end)
+        content = _judge_planned(name, wheel, chosen, kernels, large=large, left=left, end=end)
+        return replace(plain, needs=content.needs) if plain and content else content
 
 
 def _plan(
@@ -346,6 +362,16 @@ def _is_binary(info: zipfile.ZipInfo) -> bool:
 
 def _is_copy(info: zipfile.ZipInfo) -> bool:
     return _COPIES.search(info.filename) is not None
+
+
+def _companions(contents: Contents) -> Mapping[str, object]:
+    return companions(contents.name, contents.header("METADATA", "Requires-Dist"))
+
+
+def _libraries(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of libraries that other distributions may need: neither modules nor copies."""
+    own = (PurePosixPath(path).name for path in paths if not _COPIES.search(path))
+    return tuple(sorted({name for name in own if name.startswith("lib")}))
 
 
 def _file_name(info: zipfile.ZipInfo) -> str:
@@ -574,12 +600,14 @@ class _Judge(msgspec.Struct, dict=True):
             gfx,
             () if optional or self._rocm or gfx else _gpu_builds(self.contents),
             unseen="" if optional or self._rocm else "; ".join(unseen),
+            needs=tuple(self._needs()),
+            libraries=_libraries(self._paths),
         )
 
     def _requires_cuda(self) -> str:
         name = self.contents.name
         if not self._rocm and not self.contents.code:
-            decisive = self._without_alternative()
+            decisive = self._without_alternative(self._cuda)
             if decisive:
                 return self._cuda[decisive]
         if is_for_cuda(name):
@@ -594,22 +622,32 @@ class _Judge(msgspec.Struct, dict=True):
             return f"it compiles CUDA sources when it is used ({listed}), and none of them mentions HIP"
         return ""
 
-    def _without_alternative(self) -> str:
-        """Return an object that needs CUDA, and without which the wheel cannot be used; empty if none."""
+    def _without_alternative(self, needing: Collection[str]) -> str:
+        """Return one of some objects without which the wheel cannot be used; empty if none."""
         extensions = [path for path in self._own if _EXTENSION.search(path)]
         if not extensions:
             roots = [path for path in self._own if not self._users.get(path)]
-            return roots[0] if roots and self._cuda.keys() >= {*roots} else ""
-        needy = [path for path in extensions if path in self._cuda]
-        has_other = self.can_do_without or self._has_variants()
+            return roots[0] if roots and {*needing} >= {*roots} else ""
+        needy = [path for path in extensions if path in needing]
+        has_other = self.can_do_without or self._has_variants(needing)
         return needy[0] if needy and not has_other else ""
 
-    def _has_variants(self) -> bool:
-        """Return whether the wheel has variants of an object for several devices, such as CPU and CUDA."""
+    def _needs(self) -> Iterator[tuple[str, str]]:
+        """Yield the libraries that only an extra may bring, each with an object that needs it."""
+        if not _companions(self.contents):
+            return
+        of_others = (*ROCM_LIBRARIES, *OTHER_BACKENDS, *libraries_of_system(), "ld-linux*")
+        for name in sorted({*chain.from_iterable(self._outside.values())}):
+            path = "" if matches_any(name, of_others) else self._without_alternative(self._needing([name]))
+            if path:
+                yield name, path
+
+    def _has_variants(self, needing: Collection[str]) -> bool:
+        """Return whether an object has variants for several devices, and some of them are not among these."""
         keys: dict[str, set[str]] = {}
         for path in self._own:
             keys.setdefault(VARIANT.sub("", path), set()).add(path)
-        return any(len(paths) > 1 and not paths <= self._cuda.keys() for paths in keys.values())
+        return any(len(paths) > 1 and not paths <= {*needing} for paths in keys.values())
 
     @staticmethod
     def _cuda_sibling(requirement: Requirement) -> str:
@@ -661,7 +699,7 @@ class _Judge(msgspec.Struct, dict=True):
         An object that was not read may be for another line, as in bitsandbytes, unless one that must be
         imported needs this line.
         """
-        are_known = not self.unread or not self._has_variants()
+        are_known = not self.unread or not self._has_variants(self._cuda)
         objects = [
             path for path in self._outside if are_known and (_EXTENSION.search(path) or not self.unread)
         ]

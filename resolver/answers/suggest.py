@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from resolver.answers.explain import LinkGroup, blamed
 from resolver.compiling import compile_problem
-from resolver.compiling.problem import Demand, Problem
+from resolver.compiling.problem import Demand, Link, Problem
 from resolver.compiling.problem_builder import advice_for, is_advised
 from resolver.compiling.request import demand_text
 from resolver.errors import MatrixError
@@ -104,6 +104,18 @@ def _replacing(request: Request, names: Collection[str]) -> Iterator[RequestChan
         replaced = replace(kept, installed=others, replaced=tuple(sorted({*kept.replaced, name})))
         text = f"with another {name} over that of the base image"
         yield RequestChange(text, partial(replace, preinstalled=replaced))
+
+
+def _with_extras(request: Request, links: Iterable[Link]) -> Iterator[RequestChange]:
+    """Yield changes to the extras that bring a library without which a distribution cannot be used."""
+    those = {link.object: link.subject for link in links if link.object.startswith(f"{link.subject}[")}
+    for text, name in those.items():
+        stated = [one for one in request.requirements if one.name == name]
+        extra = text[len(name) :].strip("[]")
+        texts = [f"{name}[{','.join((*one.extras, extra))}]{one.specifier or ''}" for one in stated] or [text]
+        others = (one for one in request.requirements if one.name != name)
+        wanted = (*others, *map(parse_requirement, texts))
+        yield RequestChange(f"with its extra, {text}", partial(replace, requirements=wanted))
 
 
 def _same_module(catalog: Catalog, requirements: Sequence[Requirement]) -> Iterator[RequestChange]:
@@ -287,14 +299,15 @@ def suggest(
     """
     demands = [item for item in core if isinstance(item, Demand)]
     groups = [item for item in core if isinstance(item, LinkGroup)]
+    links = [link for group in groups for link in group.links]
     names = blamed(core)
     sited = any(demand.kind == "fact" and demand.variable.name in _SET_BY_SITE for demand in demands)
     changes = [
+        *_with_extras(request, links),
         *_replacing(request, names),
         *changes_of(catalog, request, sited=sited, stated=stated),
     ]
     backend = request.target.backend
-    links = [link for group in groups for link in group.links]
     if any(link.object in {"", "rocm"} and link.source.endswith(_FILES) for link in links):
         # Without GPUs, files are not read, so the CPU would seem to help against what a file contains.
         changes = [change for change in changes if change.apply(request).target.backend == backend]

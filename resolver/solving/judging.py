@@ -12,6 +12,7 @@ release of which something is known, from the catalog or from its content, also 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cached_property, reduce
 from operator import or_
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from resolver.compiling.problem import Link
 from resolver.errors import SourceError
 from resolver.indexes import Content, Judgement, judged
 from resolver.model import EARLY_PYTHON, layer
-from resolver.requirements import required_name
+from resolver.requirements import LIBRARIES_OF, companions, is_for_cuda, parse_requirement, required_name
 from resolver.solving.states import Examined
 from resolver.solving.world import STRICT
 from resolver.versions import join_words, satisfies, version_key
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from resolver.compiling.problem import Pick
     from resolver.environment import Environment
-    from resolver.indexes import File
+    from resolver.indexes import File, Metadata
     from resolver.solving.projects import Projects
     from resolver.solving.states import Choices, Terms
     from resolver.solving.world import World
@@ -65,20 +66,66 @@ class ContentJudge:
         environment = self._world.environment()  # what is learned may take back the choice of Python
         new = [one for one in self._chosen(environment) if one.file.url not in self._examined]
         if not self._for_gpu:  # there, what the other wheels have for GPUs does not matter
-            new = [one for one in new if not one.is_wheel or self._is_extension_of_torch(one)]
+            new = [one for one in new if not one.is_wheel or self._may_lack_libraries(one)]
         self._read_ahead(new[1:])
         for one in new:
             if _is_unknown(self._judge(one)):
                 following = list(self._following(one, environment))
                 self._read_ahead(following)
                 new += following
+        for one in new:
+            self._exclude_without_libraries(one, environment)
 
-    def _is_extension_of_torch(self, one: Examined) -> bool:
-        """Return whether a compiled wheel, of which the catalog has no facts, requires torch."""
+    def _may_lack_libraries(self, one: Examined) -> bool:
+        """Return whether a compiled wheel, of which the catalog has no facts, may use libraries of others."""
         if one.file.name.endswith("-any.whl") or one.name in self._world.catalog.package:
             return False
-        metadata = self._world.index.requirements(self._projects.files_of(one.choices, one.bit))
-        return metadata is not None and any(required_name(text) == "torch" for text in metadata.requires)
+        metadata = self._metadata(one)
+        requires = metadata.requires if metadata else ()
+        return any(required_name(text) == "torch" for text in requires) or bool(
+            companions(one.name, requires)
+        )
+
+    def _metadata(self, one: Examined) -> Metadata | None:
+        return self._world.index.requirements(self._projects.files_of(one.choices, one.bit))
+
+    def _exclude_without_libraries(self, one: Examined, environment: Environment) -> None:
+        """Exclude a wheel that needs a library of a distribution that only an extra of it requires."""
+        metadata = self._metadata(one) if one.content and one.content.needs else None
+        if metadata is None or one.content is None or self._is_unfit(one):
+            return
+        those = companions(one.name, metadata.requires)
+        chosen = {choices.name for choices, _ in self._projects.chosen()}
+        chosen |= self._world.solution.keys() | self._world.installed.keys()
+        if any(f"{name}-".startswith(tuple(f"{other}-" for other in those)) for name in chosen):
+            return  # also tensorflow-rocm instead of tensorflow
+        for library, path in one.content.needs:
+            for name in sorted(those, key=lambda name: (is_for_cuda(name), name)):
+                extra, requirement = those[name]
+                if self._has_library(name, requirement, library, environment):
+                    wanted = f"{one.name}[{extra}]"
+                    text = f"lacks {library}, which {path} needs and {name} has: request {wanted}"
+                    one.judgement = Judgement("does-not-fit", text)
+                    self._search.add({one.choices.number: one.mask}, replace(_link(one, text), object=wanted))
+                    self._limit(one)
+                    return
+
+    def _has_library(self, name: str, requirement: str, library: str, environment: Environment) -> bool:
+        """Return whether the wheel that a requirement would install has a library."""
+        if name in LIBRARIES_OF:
+            return library.startswith(LIBRARIES_OF[name])
+        indexes, specifier = self._world.index.indexes, parse_requirement(requirement).specifier
+        project = indexes.project(name)
+        for release in project.releases if project else ():
+            if specifier is None or specifier.allows(release.version):
+                for file in environment.installable(release.files)[:1]:
+                    with suppress(SourceError):
+                        content = indexes.content(file, None)
+                        return content is not None and library in content.libraries
+        return False
+
+    def _is_unfit(self, one: Examined) -> bool:
+        return one.judgement is not None and one.judgement.state == "does-not-fit"
 
     def _read_ahead(self, files: Iterable[Examined]) -> None:
         for one in files:
@@ -104,7 +151,7 @@ class ContentJudge:
         is_unknown = own is not None and own.state == "not-judged"
         for one in sorted(newer, key=lambda one: version_key(one.version), reverse=True):
             judgement = one.judgement
-            if one.content:
+            if one.content and not self._is_unfit(one):
                 judgement = judged(one.content, self._world.request.target.gfx, rocm)
             if judgement and judgement.state == "does-not-fit":
                 return f"{one.version} {judgement.evidence}"

@@ -101,6 +101,36 @@ REQUIRED: dict[str, Files] = {
 }  # fmt: skip
 
 
+SYSTEM = ("libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", LIBC, "ld-linux-x86-64.so.2")
+OF_EXTRAS = {
+    "mlx": (["mlx-cpu ; extra == 'cpu'"], f"mlx/core{EXTENSION}", ["libmlx.so"], ("libmlx.so",)),
+    "dm-reverb": (
+        ["tensorflow~=2.15.0 ; extra == 'tensorflow'"],
+        "reverb/libpybind.so", ["libtensorflow_framework.so.2"], ("libtensorflow_framework.so.2",),
+    ),
+    "mlx of a Mac": (["mlx-metal ; platform_system == 'Darwin'"], f"mlx/core{EXTENSION}", ["libmlx.so"], ()),
+    "safetensors": (
+        ["torch>=2.4 ; extra == 'torch'"],
+        "safetensors/_safetensors_rust.abi3.so", ["librt.so.1", "libdl.so.2"], (),
+    ),
+    "polars": (["polars-cloud ; extra == 'polars-cloud'"], "polars/polars.abi3.so", ["librt.so.1"], ()),
+    "grpcio": (["grpcio-tools ; extra == 'protobuf'"], f"grpc/cygrpc{EXTENSION}", ["librt.so.1"], ()),
+    "ray": (["ray-cpp ; extra == 'cpp'"], "ray/core/libjemalloc.so", ["libdl.so.2"], ()),
+    "scipy": (["scipy-doctest ; extra == 'test'"], f"scipy/_lib/_fpumode{EXTENSION}", [], ()),
+    "thinc": (["torch ; extra == 'torch'"], f"thinc/backends/cblas{EXTENSION}", [], ()),
+    "optree": (["torch ; extra == 'torch'"], f"optree/_C{EXTENSION}", [], ()),
+    "rerun-sdk": (["torch ; extra == 'dataloader'"], "rerun_bindings.abi3.so", ["libdl.so.2"], ()),
+}  # fmt: skip
+"""Wheels of the index: an extra, an object, some of what it needs, and the libraries an extra may bring."""
+
+
+@pytest.mark.parametrize("case", OF_EXTRAS)
+def test_libraries_that_an_extra_may_bring(judge: Callable[..., Content], case: str) -> None:
+    name, (requires, path, needed, expected) = case.partition(" ")[0], OF_EXTRAS[case]
+    content = judge({path: shared_object(needed=(*needed, *SYSTEM))}, name, requires)
+    assert content.needs == tuple((library, path) for library in expected)
+
+
 @pytest.mark.parametrize("files", REQUIRED.values(), ids=REQUIRED)
 def test_cuda_is_required(judge: Callable[..., Content], files: Files) -> None:
     content = judge(files)

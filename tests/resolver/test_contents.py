@@ -361,6 +361,43 @@ def test_only_extensions_of_torch_are_judged_for_the_cpu(
     assert resolution is None or not any("runs on the CPU" in text for text in resolution.warnings)
 
 
+@pytest.mark.parametrize("backend", ["cpu", "rocm"])
+@pytest.mark.parametrize(
+    ("asked", "library", "expected"),
+    [
+        ("a", "libb.so", "refused"),
+        ("a[b]", "libb.so", "1 fits"),
+        ("a a-b", "libb.so", "1 fits"),
+        ("a c", "libb.so", "1 fits"),
+        ("a", "libother.so", "1 fits"),
+        ("a", "libtorch.so", "refused"),
+    ],
+)
+def test_library_of_an_extra_is_needed(
+    catalog: Catalog, backend: str, asked: str, library: str, expected: str
+) -> None:
+    """As mlx and dm-reverb: what no extra is known to have may come from the system."""
+    requires = ["a-b==1 ; extra == 'b'", "torch ; extra == 'torch'"]
+    content = replace(PLAIN, needs=((library, "a.so"),))
+    provider = compiled(replace(PLAIN, libraries=("libb.so",)))
+    indexes = FakeIndexes(
+        {
+            "a": {"1": compiled(content, *requires, extras=("b", "torch"))},
+            "a-b": {"1": provider},
+            "c": {"1": FakeRelease(requires=["a-b"])},
+        }
+    )
+    gpu: dict[str, Any] = {"gfx": ["gfx90a"], "driver": "6.3"} if backend == "rocm" else {}
+    request = ask(catalog, asked, site="local", backend=backend, python="3.12", **gpu)
+    answer = resolve(catalog, request, indexes)
+    assert state(answer if isinstance(answer, Resolution) else None) == expected
+    if isinstance(answer, Conflict):
+        extra = "a[b]" if library == "libb.so" else "a[torch]"
+        assert any(item.text.endswith(f"request {extra}") for item in answer.core)
+        suggested = [one.text for each in answer.suggestions for one in each.request.requirements]
+        assert extra in suggested
+
+
 # Sdists.
 
 
