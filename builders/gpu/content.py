@@ -225,8 +225,8 @@ def read_start(
             parts += [(info, max(0, info.compress_size - end), end) for info in large]
             expect(_joined(parts))
         chosen = texts | {info.filename for info in whole if _is_binary(info)}
-        content = _judge_planned(name, wheel, chosen, kernels, large=large, left=left, end=end)
-        return replace(plain, needs=content.needs) if plain and content else content
+        found = _judge_planned(name, wheel, chosen, kernels, large=large, left=left, end=end)
+        return replace(plain, needs=found.needs) if plain and found else found
 
 
 def _plan(

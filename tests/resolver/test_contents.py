@@ -388,7 +388,8 @@ def test_library_of_an_extra_is_needed(
         }
     )
     gpu: dict[str, Any] = {"gfx": ["gfx90a"], "driver": "6.3"} if backend == "rocm" else {}
-    request = ask(catalog, asked, site="local", backend=backend, python="3.12", **gpu)
+    target: dict[str, Any] = {"site": "local", "backend": backend, "python": "3.12", **gpu}
+    request = ask(catalog, asked, **target)
     answer = resolve(catalog, request, indexes)
     assert state(answer if isinstance(answer, Resolution) else None) == expected
     if isinstance(answer, Conflict):
