@@ -21,10 +21,11 @@ from resolver.environment import Environment
 from resolver.errors import BuildError, UsageError
 from resolver.facts.schema import Package, Requires
 from resolver.indexes import IndexStrategy
-from resolver.requirements import parse_requirement, required_name
+from resolver.requirements import parse_requirement, required_name, version_in
+from resolver.versions import is_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from builders.building.plan import Task
@@ -35,12 +36,16 @@ if TYPE_CHECKING:
     from resolver.reporter import Reporter
 
 
-def unmet_requirements(resolution: Resolution, wheels: Mapping[str, Sequence[Path]]) -> list[str]:
-    """Return, as text, the requirements of our wheels that neither a lock nor an override meets."""
+def unmet_requirements(
+    resolution: Resolution, wheels: Mapping[str, Sequence[Path]], filenames: Iterable[str] = ()
+) -> list[str]:
+    """Return, as text, the requirements of our wheels that no lock, override or file of these meets."""
+    names = tuple(filenames)
     return list(
         dict.fromkeys(
             f"{requirement.name}{requirement.specifier or ''}, which the wheel of {pick.name} requires"
             for pick, _, requirement in _unmet(resolution, wheels)
+            if not any(_is_met(requirement, version_in(name, requirement.name)) for name in names)
         )
     )
 
@@ -79,10 +84,16 @@ def _unmet(
     for pick in resolution.distributions:
         for wheel in wheels.get(pick.name, ()):
             for requirement in requirements_in(wheel, environment):
-                version, specifier = versions.get(requirement.name, ""), requirement.specifier
-                is_met = version and (specifier is None or specifier.allows(version))
+                is_met = _is_met(requirement, versions.get(requirement.name))
                 if not is_met and requirement.name not in overridden:
                     yield pick, wheel, requirement
+
+
+def _is_met(requirement: Requirement, version: str | None) -> bool:
+    if not version:
+        return False
+    specifier = requirement.specifier
+    return specifier is None or (is_version(version) and specifier.allows(version))
 
 
 def environment_of(resolution: Resolution) -> Environment:

@@ -244,4 +244,10 @@ def _in_wheelhouse(wheelhouse: Path, installation: Installation) -> dict[str, li
         first = "Build the wheels with `matrix build-wheels`, then fill it" if built else "Fill it"
         raise MatrixError(msg, hint=f"{first} with `{command}`.")
     names = {pick.name: files.get(pick.name) for pick in installation.built}
-    return {project: [wheelhouse / name] if name else [] for project, name in names.items()}
+    wheels = {project: [wheelhouse / name] if name else [] for project, name in names.items()}
+    if lacks := unmet_requirements(installation.lock, wheels, (path.name for path in wheelhouse.iterdir())):
+        msg = f"The wheelhouse {wheelhouse} lacks {shortened(lacks)}. No index is used with it."
+        raise MatrixError(
+            msg, hint=f"Add these to the request, resolve again, then fill it with `{command}`."
+        )
+    return wheels

@@ -215,6 +215,26 @@ def test_requirements_of_our_wheels_must_be_locked(work: Path, capsys: Capture, 
     assert (f"The wheelhouse lacks {requirement}" in capsys.readouterr().err) is not is_met
 
 
+@pytest.mark.parametrize("consumer", ["apptainer", "pip"])
+def test_requirement_of_our_wheel_must_be_in_the_wheelhouse(
+    work: Path, capsys: Capture, consumer: str
+) -> None:
+    """With a wheelhouse, pip uses no index, so the environment could not be installed."""
+    lock = read_lock(Path("matrix.lock"))
+    image = BaseImage(name="base", path=str(work / "base.sif"))
+    write(with_kept(with_image(lock, image), "torch") if consumer == "apptainer" else lock)
+    publish(work, "torch==2.13.0+cpu", "einops>=0.8")
+    assert main(["farm", "fetch", "--wheelhouse", "wheels"]) == 0
+    command = ["env", "--for", consumer, "--wheelhouse", "wheels", "-o", "out.txt"]
+    assert main(command) == 1
+    assert "The wheelhouse wheels lacks einops>=0.8, which the wheel of deepspeed" in capsys.readouterr().err
+    assert not Path("out.txt").exists()
+    tiny_wheel(work / "wheels", "einops", "0.7.0")
+    assert main(command) == 1
+    tiny_wheel(work / "wheels", "einops", "0.8.1")
+    assert main(command) == 0
+
+
 def test_wheel_that_is_not_built_leaves_its_requirements_open(work: Path, capsys: Capture) -> None:
     (wheel,) = Index(work / "index").wheels("deepspeed")
     wheel.unlink()
