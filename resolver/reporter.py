@@ -29,6 +29,9 @@ class Progress(TypedDict, total=False):
     """GiB that it uses now."""
     after: Collection[str]
     """Names of the tasks that must end before it starts."""
+    started: float
+    step_started: float
+    """When the task and its current step began, as `time.monotonic` counts, if before this report."""
     share: float
     """The part of the machine that it uses while it runs, up to 1."""
 

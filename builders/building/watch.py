@@ -146,6 +146,18 @@ def task_names(titles: Mapping[str, str]) -> dict[str, str]:
     return {key: f"{title} ({key[:8]})" if count[title] > 1 else title for key, title in titles.items()}
 
 
+def last_step(log: Path, task: str) -> tuple[float, str] | None:
+    """Return the newest step of a task in the log of a job, and the second of the job in which it began."""
+    text = b""
+    with suppress(OSError), log.open("rb") as source:
+        source.seek(max(0, source.seek(0, 2) - _MOST))
+        text = source.read()
+    step = r"(?: \(about [^)]*\))?: (?!done in |failed after )(.*(?:\n {13}.*)*)"
+    pattern = rf"^ +([\d.]+) s  {re.escape(task)}{step}"
+    steps = re.findall(pattern, text.decode(errors="replace"), re.MULTILINE)
+    return (float(steps[-1][0]), re.sub(r"\n +", "\n", steps[-1][1])) if steps else None
+
+
 class LogCount:
     """Count the finished commands of a build tool that writes to a growing log."""
 

@@ -28,7 +28,7 @@ import msgspec
 
 from builders.building.directory import finished_commands, path_of
 from builders.building.records import command_of, failure_path, log_path
-from builders.building.watch import task_names
+from builders.building.watch import LogCount, last_step, task_names
 from builders.machine.process import bytes_of, log_size, output_of, read_since, run
 from builders.scheduling.batch import ENDED, Run, SubmittedJob, is_live, limits_of, needs_of, pack
 from builders.storage.files import cache_root, write_atomic
@@ -38,12 +38,12 @@ from resolver.facts.catalog import Catalog
 from resolver.texts import check_texts, explained
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from builders.building.records import TaskState
     from builders.index import Index
     from resolver.facts.schema import Partition
-    from resolver.reporter import Phase, Reporter
+    from resolver.reporter import Phase, Progress, Reporter
 
 
 _LAUNCH_FAILED = "launch failed requeued held"
@@ -241,6 +241,8 @@ class _QueueLine(msgspec.Struct, frozen=True):
     state: str
     partition: str
     name: str
+    used: str
+    """The time that it has run, as `hours_of` reads it."""
     reason: str
 
 
@@ -266,6 +268,9 @@ class Slurm:
         self._published_at = 0  # when the index last changed
         self._rows: list[_QueueLine] = []  # the last answer of `squeue`
         self._warned: set[str] = set()  # jobs that Slurm does not start
+        self._started: dict[str, float] = {}  # when each running job began
+        self._steps: dict[str, tuple[float, str] | None] = {}  # the step of each build that was reported
+        self._counts: dict[str, LogCount] = {}
 
     def current_run(self) -> Run | None:
         """Return the run of this user that has not been finished; raise `MatrixError` if it is damaged."""
@@ -439,37 +444,49 @@ class Slurm:
         state = job.state.lower().replace("_", " ")
         self.reporter.step(f"job {job.number} ({self._titles(job)}): {state}", "Slurm jobs")
 
-    def _count_wheels(self) -> bool:
-        """Count the wheels that running jobs have published; return whether there are new ones."""
-        try:
+    def _count_wheels(self) -> None:
+        """Count the wheels that running jobs have published."""
+        with suppress(OSError):
             changed = self.index.provenance.stat().st_mtime_ns
-        except OSError:
-            return False
-        if changed == self._published_at:
-            return False
-        self._published_at = changed
-        running = [task for job in self._live() if job.state in _RUNNING for task in self._tasks(job)]
-        found = [task for task in running if task.state == "to build" and self._is_published(task)]
-        for task in found:
-            task.state = "built"
-        return bool(found)
+            if changed == self._published_at:
+                return
+            self._published_at = changed
+            for task in (task for job in self._live() if job.state in _RUNNING for task in self._tasks(job)):
+                if task.state == "to build" and self._is_published(task):
+                    task.state = "built"
 
     def _is_published(self, task: TaskState) -> bool:
         return self.index.find(task.name, task.key) is not None
 
     def _report_tasks(self) -> None:
         self._count_wheels()
-        live = {key: job.state for job in self._live() for key in job.keys}
+        running = {key: job for job in self._live() if job.state in _RUNNING for key in job.keys}
         tasks = self.run.tasks
-        names = task_names({task.key: f"{task.name} {task.version.partition('+')[0]}" for task in tasks})
+        names = _names(tasks)
         for task in tasks:
-            phase: Phase = "running" if live.get(task.key) in _RUNNING else "waiting"
-            self.reporter.progress(
-                names[task.key],
-                state=_PHASES.get(task.state, phase),
-                expected=task.estimate.seconds,
-                after=[names[key] for key in task.requires if key in names],
-            )
+            job = running.get(task.key)
+            change: Progress = {
+                "state": _PHASES.get(task.state, "running" if job else "waiting"),
+                "expected": task.estimate.seconds,
+                "after": [names[key] for key in task.requires if key in names],
+            }
+            if job and job.number in self._started:
+                change["started"] = self._started[job.number]
+            self.reporter.progress(names[task.key], **change)
+            if job and change["state"] == "running":
+                self._report_build(names[task.key], task, job)
+
+    def _report_build(self, name: str, task: TaskState, job: SubmittedJob) -> None:
+        """Report the step and the count of a build, which the logs of its job and build tool have."""
+        step = last_step(self._log(job.number, job.keys), _names(self._tasks(job))[task.key])
+        if step is not None:
+            if self._steps.get(task.key) != step:
+                self.reporter.step(step[1], name)
+            self._steps[task.key] = step
+            if job.number in self._started:
+                self.reporter.progress(name, step_started=self._started[job.number] + step[0])
+        count = self._counts.setdefault(task.key, LogCount(log_path(self.index, task.name, task.key)))
+        self.reporter.progress(name, **count.read())
 
     def _end(self, job: SubmittedJob) -> None:
         missing = []
@@ -569,8 +586,7 @@ class Slurm:
         until = time.monotonic() + seconds
         while (rest := until - time.monotonic()) > 0 and self._exit_files() == before:
             time.sleep(min(rest, _GLANCE))
-            if self._count_wheels():
-                self._report_tasks()
+            self._report_tasks()
 
     def _exit_files(self) -> set[str]:
         with suppress(FileNotFoundError):
@@ -584,6 +600,12 @@ class Slurm:
         if rows is None:
             return None
         self._rows = rows
+        with suppress(UsageError):  # a time that Slurm does not know
+            self._started |= {
+                row.number: time.monotonic() - 3600 * hours_of(row.used)
+                for row in rows
+                if row.state in _RUNNING
+            }
         known = {row.number: "LAUNCH_FAILED" if row.reason == _LAUNCH_FAILED else row.state for row in rows}
         for row in rows:
             if row.reason == _TIME_LIMIT and row.number in self._of_run() and row.number not in self._warned:
@@ -739,17 +761,21 @@ class Slurm:
         return submit(script, self._directory / "slurm.log", "--hold", "--requeue")
 
 
+def _names(tasks: Iterable[TaskState]) -> dict[str, str]:
+    return task_names({task.key: f"{task.name} {task.version.partition('+')[0]}" for task in tasks})
+
+
 def _end_task(task: TaskState, state: Literal["failed", "skipped"], why: str) -> None:
     task.state, task.why, task.exit_code = state, why, 1
 
 
 def _queue() -> list[_QueueLine] | None:
     """Return all jobs of this user that Slurm knows; None if Slurm does not respond."""
-    output = bytes_of(["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%P|%j|%r"])
+    output = bytes_of(["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%P|%j|%M|%r"])
     if output is None:
         return None
-    words = [line.split("|", 4) for line in output.decode(errors="replace").splitlines()]
-    return [_QueueLine(*map(str.strip, row)) for row in words if len(row) == 5]  # noqa: PLR2004
+    words = [line.split("|", 5) for line in output.decode(errors="replace").splitlines()]
+    return [_QueueLine(*map(str.strip, row)) for row in words if len(row) == 6]  # noqa: PLR2004
 
 
 def _limits(partition: str) -> tuple[int, int, int]:

@@ -145,8 +145,8 @@ class Tasks:
             row.counted_from = now, change.get("done", 0.0)
         for key, value in change.items():
             setattr(row, key, value)
-        if row.state == "running" and row.started is None:
-            row.started = row.step_started = now
+        if row.state == "running" and before != "running":
+            row.step_started = row.started = now if row.started is None else row.started
         if row.state in _ENDED and row.ended is None:
             row.ended = now
         return row, row.state != before

@@ -551,7 +551,9 @@ def test_script_that_imports_torch_shows_a_build() -> None:
     """As in https://github.com/lucasjinreal/DCNv2_latest/issues/33 and https://github.com/Xharlie/BtcDet/issues/6."""
     missing = "ModuleNotFoundError: No module named 'torch'"
     assert ids_of(IN_SCRIPT, "    import torch", missing) == ["torch-missing"]
-    assert ids_of('  File "test.py", line 11, in <module>', "    import torch", missing) == ["torch-not-installed"]
+    assert ids_of('  File "test.py", line 11, in <module>', "    import torch", missing) == [
+        "torch-not-installed"
+    ]
 
 
 def test_hang_with_gdr_level_is_recognized_only_without_trees() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
@@ -20,9 +21,11 @@ from builders.index import Index
 from builders.scheduling import slurm
 from builders.scheduling.batch import Run, pack
 from builders.scheduling.slurm import Slurm, partition_of, submit
+from matrix.show.progress import Board, Plain, Tasks
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts.catalog import load
 from tests.support.batch_runs import Follow, Killed, follower, kill, run_of, states, task
+from tests.support.progress import Clock, Terminal
 from tests.support.recorder import Recorder
 from tests.support.records import record_of
 
@@ -40,9 +43,9 @@ echo "$number|PENDING|small|$(sed -n 's/#SBATCH --job-name=//p' "$script")" >> q
 echo "$number;rig"
 """,
     "squeue": r"""
-test ! -e silent && sed 's/|HELD|\(.*\)/|PENDING|\1|launch failed requeued held/;t
-s/|LONG|\(.*\)/|PENDING|\1|PartitionTimeLimit/;t
-s/$/|None/' queue
+test ! -e silent && sed 's/|HELD|\(.*\)/|PENDING|\1|0:00|launch failed requeued held/;t
+s/|LONG|\(.*\)/|PENDING|\1|0:00|PartitionTimeLimit/;t
+s/$/|1:30:00|None/' queue
 """,
     "scancel": """\
 for number; do sed -i "s/^$number|[A-Z]*/$number|CANCELLED/" queue; done
@@ -427,6 +430,44 @@ def test_finished_wheel_of_running_job_counts_at_once(cluster: Cluster, follow: 
     )
     shown = [(name, change.get("state")) for name, change in reporter.changes]
     assert ("b 1.0", "running") in shown[shown.index(("a 1.0", "done")) :]
+
+
+def test_running_job_is_shown_like_a_build_here(
+    cluster: Cluster, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After attaching, too: the times count from the start of the job, which `squeue` reports."""
+    monkeypatch.setattr("builders.scheduling.slurm.time.monotonic", lambda: 10_000.0)
+    clock = Clock(10_000.0)
+    frames: list[list[str]] = []
+    terminal = Terminal(100, 30)
+    board: Any = Board(Tasks(clock), terminal)
+    monkeypatch.setattr(board, "_size", lambda: (100, 30))
+    with pytest.raises(Killed):
+        follow(run_of(task("a", seconds=9000)), {1: "RUNNING"}, kill)
+    logs = cluster.index.state / "logs"
+    written = io.StringIO()
+    job_clock = Clock()
+    job = Plain(Tasks(job_clock), written)
+    job.progress("a 1.0", state="running", expected=9000)
+    job.step("fetch a-1.0.tar.gz", "a 1.0")
+    job_clock.now = 1400
+    job.step(f"compile with 8 jobs\nlog: {log_path(cluster.index, 'a', 'a')}", "a 1.0")
+    job_clock.now = 1461
+    job.tick()
+    (logs / "slurm-1-a.log").write_text(written.getvalue())
+    log_path(cluster.index, "a", "a").write_text("[1/32] c++ x.cpp\n[12/32] hipcc y.hip\n")
+
+    def look(*_: object) -> None:
+        clock.now += 1
+        board.tick()
+        frames.append(terminal.shown)
+        cluster.set({1: "COMPLETED"})
+
+    monkeypatch.setattr(Slurm, "_sleep", look)
+    Slurm(cluster.index, board).follow()
+    first, path, *_ = frames[0]
+    assert first == "▶ a 1.0       1:06:41, 60 min left  12/32    compile with 8 jobs"
+    assert path.startswith("  log: ")
 
 
 def test_silent_slurm_is_waited_for(cluster: Cluster, follow: Follow) -> None:
