@@ -62,7 +62,9 @@ def document_of(reading: Reading, catalog: Catalog) -> Document:
     entries = [Entry(line=1, text=text, editable=False) for text in options]
     conda: list[Entry] = []
     for item in reading.items:
-        entry = Entry(line=item.line or 1, text=_line_of(item), editable=False, file=item.file)
+        entry = Entry(
+            line=item.line or 1, text=_line_of(item), editable=False, file=item.file, indexes=item.indexes
+        )
         if item.name and item not in built:
             (conda if item.installer == "conda" else entries).append(entry)
     return Document(

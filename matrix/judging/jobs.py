@@ -17,7 +17,7 @@ from resolver.facts.catalog import matches, within
 from resolver.versions import join_words, minor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from builders.findings import Finding
     from matrix.judging.target import ExpectedTarget
@@ -103,6 +103,8 @@ def _check_variables(reading: Reading, expected: ExpectedTarget) -> Iterator[Fin
         row for row in catalog.site_variable.values() if row.site == target.site and within(row, target.date)
     ]
     known = {row.name for row in rows}
+    job = catalog.job.get(target.site)
+    parallel = job.binds if job else ()
     # A file that the script sources may set anything.
     sources = any(_SOURCES.match(line.text) for line in reading.unread)
     may_lack = _nodes(reading) > 1 and not sources
@@ -112,7 +114,7 @@ def _check_variables(reading: Reading, expected: ExpectedTarget) -> Iterator[Fin
         if stated is None and may_lack and row.value and applies and "${" not in row.value:
             text = f"{row.name} is not set: {row.reason}. [{row.source}]"
             yield finding_at("job-variable", 1, row.name, text, fix=f"export {row.name}={row.value}")
-        elif stated is not None and "$" not in stated and not _agrees(row, stated):
+        elif stated is not None and not _agrees(row, stated, parallel):
             problem = _contradiction(reading, row, stated)
             # With the ROCm of this image it may be right, and with another one it is not.
             yield problem if applies else replace(problem, severity="info")
@@ -134,14 +136,18 @@ def _of_rocm(rows: list[SiteVariable], rocm: str) -> list[SiteVariable]:
     return [row for row in rows if matches(row.combination, {"rocm": f"{rocm}.0"})]
 
 
-def _agrees(row: SiteVariable, stated: str) -> bool:
+def _agrees(row: SiteVariable, stated: str, parallel: Sequence[str]) -> bool:
+    """Return whether a value is as good as the site's; a directory, if it is not on a parallel file system."""
+    if row.value is not None and row.value.startswith(("/", "${")):
+        return not stated.startswith(tuple(f"{path}/" for path in parallel))
+    if "$" in stated:
+        return True  # not known
     if row.value is None:
         return False
     first, second = (_GDR_LEVELS.get(value, value) for value in (stated, row.value))
     # LUMI's interfaces are hsn0 to hsn3: RCCL takes a prefix for all of them.
     return (
         first == second
-        or row.directory
         or (row.name == "NCCL_SOCKET_IFNAME" and row.value.startswith(stated))
     )
 

@@ -258,10 +258,10 @@ def _unlabelled(answer: Resolution | Conflict, kept: Sequence[Item], reading: Re
     """Yield torch and its companions that have no label, so that pip takes PyPI's build."""
     if isinstance(answer, Conflict) or answer.target.backend != "rocm" or reading.installed:
         return
-    if any(torch_index(url).startswith("rocm") for url in reading.index_urls):
-        return
     chosen = {pick.name: pick for pick in answer.distributions}
     for item in kept:
+        if any(torch_index(url).startswith("rocm") for url in item.indexes or reading.index_urls):
+            continue
         pick = chosen.get(item.name)
         if item.name in TORCH_FAMILY and pick and "+" in pick.pinned and "+" not in item.version:
             reason = f"without a label pip takes {_UNLABELLED}"

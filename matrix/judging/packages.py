@@ -145,6 +145,12 @@ class Indexes:
         """Whether the file names an index other than PyPI."""
         return self.other or bool(self.torch)
 
+    def only_torch(self, entry: Entry) -> bool:
+        """Return whether pip looks for a package on PyTorch's indexes alone."""
+        if entry.indexes:
+            return all(map(torch_index, entry.indexes))
+        return self.is_single and bool(self.torch) and not self.other
+
     def wheels_only(self, name: str) -> bool:
         """Return whether pip must not build a package."""
         return name in self.only_binary or ":all:" in self.only_binary
@@ -275,6 +281,8 @@ def _check_family(
 ) -> Iterator[Finding]:
     line = entry.pip
     if not line.pinned or not is_version(line.pinned):
+        if indexes.only_torch(entry):
+            return  # its newest; `check_indexes` judges for what the index is
         source = f"PyPI, whose {line.name} is built for CUDA"
         if indexes.any:
             source = f"PyTorch's index or PyPI, whichever is newer; PyPI's {line.name} is built for CUDA"
@@ -310,7 +318,7 @@ def _check_unlabelled(entry: Entry, expected: ExpectedTarget, indexes: Indexes) 
             "With the label it fails instead."
         )
         certain = len(versions) == 1 and bool(indexed) and indexed[0] in fitting
-        if not (indexed and indexes.is_single):  # pip has no other index to take torch from
+        if not (indexed and indexes.only_torch(entry)):
             yield finding("unlabelled-torch", entry, message, corrected=corrected, fixable=certain)
         if indexed and indexed[0] not in fitting and indexed[0].rocm:
             yield from _check_rocm(entry, minor(indexed[0].rocm), expected)
@@ -663,6 +671,8 @@ def built_here(reading: Reading, catalog: Catalog) -> dict[Item, str]:
         may_have_torch = may_have_torch or has_torch
         if item.installer != "pip" or "+" in item.version or item.url.endswith(".whl"):
             continue
+        if item.name in TORCH_FAMILY and any(map(torch_index, item.indexes or reading.index_urls)):
+            continue  # a wheel
         name = item.name or _repository_name(item.url)
         wanted = switches(catalog, name)
         if wanted and wanted.items() <= reading.variables.items():

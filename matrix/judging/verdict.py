@@ -138,7 +138,9 @@ def conclude(judged: Judgement, site: str) -> None:
         judged.verdict = "fits"
         warnings = sum(finding.severity == "warning" for finding in judged.findings)
         more = _counted(warnings, "warning is below", "warnings are below")
-        judged.text = f"{what} fits {where}{f'; {more}' if more else ''}."
+        script = judged.kind == "job script" and not judged.distributions
+        parts = [f"{what} fits {where}", "what it starts was not read" if script else "", more]
+        judged.text = f"{'; '.join(filter(None, parts))}."
 
 
 def _about(finding: Finding) -> str:

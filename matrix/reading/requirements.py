@@ -173,6 +173,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     position: int = 0
     file: str = ""
     """The file that has it, if another one names that file (``-r``)."""
+    indexes: tuple[str, ...] = ()
+    """As of `Item`."""
 
     @property
     def place(self) -> str:
