@@ -137,7 +137,7 @@ def _of_rocm(rows: list[SiteVariable], rocm: str) -> list[SiteVariable]:
 
 
 def _agrees(row: SiteVariable, stated: str, parallel: Sequence[str]) -> bool:
-    """Return whether a value is as good as the site's; a directory, if it is not on a parallel file system."""
+    """Return whether a value is as good as the site's: a path, if it is not on a parallel file system."""
     if row.value is not None and row.value.startswith(("/", "${")):
         return not stated.startswith(tuple(f"{path}/" for path in parallel))
     if "$" in stated:
@@ -146,10 +146,7 @@ def _agrees(row: SiteVariable, stated: str, parallel: Sequence[str]) -> bool:
         return False
     first, second = (_GDR_LEVELS.get(value, value) for value in (stated, row.value))
     # LUMI's interfaces are hsn0 to hsn3: RCCL takes a prefix for all of them.
-    return (
-        first == second
-        or (row.name == "NCCL_SOCKET_IFNAME" and row.value.startswith(stated))
-    )
+    return first == second or (row.name == "NCCL_SOCKET_IFNAME" and row.value.startswith(stated))
 
 
 def _contradiction(reading: Reading, row: SiteVariable, stated: str) -> Finding:
