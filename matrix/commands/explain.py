@@ -206,7 +206,8 @@ def _failure_text(failure: TaskState, pick: Distribution, console: Console) -> s
 def _rejected(context: Context, requirement: Requirement) -> tuple[list[RejectedVersion], int]:
     """Return the reasons why preferred versions were not chosen, and the number of those left out.
 
-    Raise `UsageError` if the user named versions, none of which works.
+    If the user named versions that come after the chosen one and do not work, these are explained. Raise
+    `UsageError` if no known version is meant.
     """
     lock, path, console = context.lock, context.args.lock, context.console
     name, specifier, chosen = requirement.name, requirement.specifier, lock.version_of(requirement.name)
@@ -234,9 +235,14 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
         return [RejectedVersion(version, (), preferred=f"{chosen} is {why}"), *rejected], more
     if specifier is None:
         return rejected, more
-    text = shorten(requirement.text)
-    msg = f"No version that matches {text!r} works with this request. {name} {chosen} was chosen."
-    raise UsageError(msg, hint=f"To see the conflict, run `matrix resolve --no-lock '{text}'`.")
+    rejected, more = rejected_versions(
+        catalog, request, indexes, lock, name, specifier=specifier, passed=False
+    )
+    if not rejected:
+        text = shorten(requirement.text)
+        msg = f"No known version matches {text!r}. {name} {chosen} was chosen."
+        raise UsageError(msg, hint=f"To see the known versions, run `matrix resolve --no-lock '{text}'`.")
+    return rejected, more
 
 
 def _reason(lock: Resolution, name: str) -> str:

@@ -54,11 +54,13 @@ def rejected_versions(
     name: str,
     *,
     specifier: Specifier | None = None,
+    passed: bool = True,
 ) -> tuple[list[RejectedVersion], int]:
     """Return the preferred candidates of a component that were not chosen, each with the reason.
 
     Each is requested instead, so that the metadata on the indexes count. `MAX_REJECTED` candidates are
-    explained, starting just above the chosen one; the second result is the number of others.
+    explained, starting just above the chosen one; the second result is the number of others. If not `passed`,
+    they are the candidates after the chosen one.
     """
     if name == "base-image" and request.target.base_image:
         return [], 0
@@ -73,12 +75,13 @@ def rejected_versions(
     else:
         project = indexes.project(name) if indexes else None
         listed = [release.version for release in project.releases] if project else []
-        versions = [(version, version, "") for version in listed if not is_prerelease(version)]
+        versions = [(one, one, "") for one in listed if specifier is not None or not is_prerelease(one)]
     keys = [key for _, key, _ in versions]
     end = keys.index(pick.key) if pick.key in keys else 0
     other, _ = problem.preferences.get(name, ("", {}))
     other_pick = chosen.pick(other)
-    preferred = [row for row in reversed(versions[:end]) if specifier is None or specifier.allows(row[0])]
+    others = reversed(versions[:end]) if passed else versions[end + 1 :]
+    preferred = [row for row in others if specifier is None or specifier.allows(row[0])]
     rejected = []
     for version, key, variant in preferred[:MAX_REJECTED]:
         if name == "base-image":

@@ -134,7 +134,14 @@ class ContentJudge:
 
     def judgement_of(self, file: File) -> Judgement | None:
         """Return what is known of a file of the answer; None if nothing in it is compiled."""
-        return self._examined[file.url].judgement if file.url in self._examined else None
+        one = self._examined.get(file.url)
+        if one is None:
+            return None
+        if one.judgement and one.judgement.on_cpu and one.content:
+            chosen = {choices.name for choices, _ in self._projects.chosen()}
+            for name in chosen.intersection(one.content.gpu_builds):
+                return Judgement("fits", f"{name} has its code for GPUs")
+        return one.judgement
 
     def content_of(self, file: File) -> Content | None:
         """Return what was read from a file of the answer; None if it was not read, or is not compiled."""

@@ -274,10 +274,10 @@ class Session:
     def _used(self, items: Sequence[Demand | Relation]) -> list[Demand | Relation] | None:
         """Return the items of a proof that items conflict; None if they do not."""
         search = Search(lazily=True)
-        for variable in self.problem.variables.values():
-            search.add_variable(variable.everything)
+        variables = self.problem.variables.items()
+        number = {name: search.add_variable(variable.everything) for name, variable in variables}
         for item in items:
-            state(search, self.number, item)
+            state(search, number, item)
         return conflicting(search, items)
 
     def _used_demands(self, demands: Sequence[Demand]) -> list[Demand] | None:

@@ -170,6 +170,7 @@ def test_documented_sets_of_jax_are_preferred_on_request(
         ("jax==0.8.3", "no JAX plugin for ROCm"),
         ("jax==0.12.0", "rocm 7.14"),
         ("jax==0.7.1 rocm==7.0.*", "rocm >=7.1,<7.3"),
+        ("jax torch==2.11.0 rocm==7.0.*", "torch 2.11.0+gitd0c8b1f, 2.11.0+rocm7.1"),
         ("jax jax-rocm7-plugin==0.6.0 jax-rocm7-pjrt==0.7.1", "jax-rocm7-pjrt"),
     ],
 )

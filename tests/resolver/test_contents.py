@@ -135,6 +135,14 @@ def test_build_for_the_cpu_that_names_others_for_gpus_is_a_warning(catalog: Cata
     assert text in resolution.warnings
 
 
+def test_chosen_build_for_gpus_is_no_reason_for_a_warning(catalog: Catalog) -> None:
+    """As openmm beside openmm-hip-6."""
+    content = replace(PLAIN, gpu_builds=("a-cu12", "a-hip-6"))
+    resolution = found(catalog, {"a": releases(content), "a-hip-6": releases(PLAIN)}, "a a-hip-6")
+    assert resolution
+    assert not any("runs on the CPU" in text for text in map(str, resolution.warnings))
+
+
 def test_object_that_may_have_other_code_changes_no_preference(catalog: Catalog) -> None:
     """The state is said, but an older release is not better because it is small."""
     unseen = replace(PLAIN, unseen="b.so: its sections were not read")

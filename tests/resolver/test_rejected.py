@@ -50,6 +50,17 @@ def test_rejected_torch_names_excluding_request(catalog: Catalog) -> None:
     assert any("rocm==6.4.*" in item.text for item in newest.core)
 
 
+def test_older_version_that_does_not_work_is_explained(catalog: Catalog) -> None:
+    request = ask(catalog, "torch rocm==6.4.*", day="2026-06-01")
+    asked = requirement("torch==2.5.1").specifier
+    older, _ = rejected_versions(
+        catalog, request, None, _chosen(catalog, request), "torch", specifier=asked, passed=False
+    )
+    wheels = {row.version: row.core for row in older if "+" in row.version}
+    assert list(wheels) == ["2.5.1+rocm6.2", "2.5.1+rocm6.1"]
+    assert all(any("rocm==6.4.*" in item.text for item in core) for core in wheels.values())
+
+
 def test_rejected_version_names_changed_component(catalog: Catalog) -> None:
     request = ask(catalog, "vllm", day="2026-06-01")
     chosen = _chosen(catalog, request)
