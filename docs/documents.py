@@ -1,4 +1,4 @@
-"""The JSON Schemas in docs/reference/schemas, generated from the documents of the commands."""
+"""The JSON Schemas in docs/reference/schemas, generated from the documents of commands and from files."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from matrix.commands import (
     index,
 )
 from matrix.farm import build_one, builds, fetch
+from matrix.input.settings import Settings
 from matrix.maintaining import drafting, site_file
 from matrix.show import graph_text
 from matrix.show.json_document import BriefDocument, ConflictDocument, ErrorDocument, ResolutionDocument
 from matrix.show.table_formats import TableDocument
+from resolver.facts.schema import CatalogFile
 
 FOLDER = Path(__file__).parent / "reference" / "schemas"
 DOCUMENTS: dict[str, Any] = {
@@ -56,11 +58,13 @@ DOCUMENTS: dict[str, Any] = {
     "catalog-site": site_file.SiteDocument,
 }
 """The type of each document, by the command that prints it."""
+FILES: dict[str, Any] = {"matrix.toml": Settings, "facts.toml": CatalogFile}
+"""The type of each file that users write: editors complete and check its keys."""
 
 
 def schemas() -> dict[Path, str]:
     """Return the JSON Schema of each document by its path."""
-    return {FOLDER / f"{name}.json": _schema(name, kind) for name, kind in DOCUMENTS.items()}
+    return {FOLDER / f"{name}.json": _schema(name, kind) for name, kind in (DOCUMENTS | FILES).items()}
 
 
 def _schema(name: str, kind: object) -> str:
@@ -68,9 +72,11 @@ def _schema(name: str, kind: object) -> str:
     schemas, components = msgspec.json.schema_components(
         types, ref_template="#/$defs/{name}", schema_hook=lambda _: {"type": "string"}
     )
-    for document in types:
+    for document in types if name in DOCUMENTS else ():
         component = components[document.__name__]
         component["required"] = list(dict.fromkeys(["schema", "status", *component["required"]]))
+    for row in components.values() if name in FILES else ():  # a file of one package need not name it
+        row["required"] = [key for key in row["required"] if key != "package"]
     if task := components.get(TaskState.__name__):  # it has many defaults, but all keys are always written
         task["required"] = list(task["properties"])
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"matrix {name}"}

@@ -25,6 +25,7 @@ from matrix.command_line.options import (
     add_global_options,
     expand_gfx_flags,
 )
+from matrix.input.settings import use_cache
 from matrix.show.console import Console, OutputError, ReaderGoneError
 from resolver.errors import EXIT_INTERRUPTED, InternalError, MatrixError, UsageError, did_you_mean
 
@@ -151,6 +152,7 @@ def main_inner(arguments: Sequence[str], console: Console) -> int:
     console.verbosity = -1 if args.quiet else args.verbose
     console.color = args.color
     console.progress_mode = args.progress
+    use_cache()
     if args.debug:
         console.log_to(cache_root() / "logs")
     return int(args.execute(Context(args, console)))

@@ -140,9 +140,11 @@ _ALONE = {
     "PIP_EXTRA_INDEX_URL": None,
     "PIP_FIND_LINKS": None,
     "XDG_CACHE_HOME": _cache.name,
+    "XDG_CONFIG_HOME": _cache.name,
+    "XDG_CONFIG_DIRS": _cache.name,
 }
 """Variables of tests that are not integration tests. These tests use only the shipped catalog, without an
-index and without the user's cache."""
+index, and without the user's cache and settings."""
 _own_environment = {name: os.environ.get(name) for name in _ALONE}
 
 

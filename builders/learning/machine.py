@@ -35,14 +35,13 @@ _SINFO = ["sinfo", "--noheader", "--format", "%R|%l|%G"]
 _GPUS = re.compile(r"gpu(?::([A-Za-z]\w*))?")
 """A resource of Slurm, such as ``gpu:mi250:8``."""
 _STATED = "stated to matrix catalog site"
-_CLUSTER = re.compile(r"^ClusterName\s*=\s*(\S+)", re.MULTILINE)
 _IMAGE = (".sif", ".img", ".squashfs", ".tar")
 
 
 def site_name() -> str:
     """Return the name of Slurm's cluster, or else of this machine."""
-    match = _CLUSTER.search(output_of(["scontrol", "show", "config"]))
-    return (match[1] if match else socket.gethostname().partition(".")[0]).lower()
+    stated = host.cluster_name() or host.cluster_in(output_of(["scontrol", "show", "config"]))
+    return stated or socket.gethostname().partition(".")[0].lower()
 
 
 def learn_machine(stated: Target, catalog: Catalog, images: Iterable[Path] = ()) -> LearnedFacts:

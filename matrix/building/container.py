@@ -344,7 +344,7 @@ def plan_text(title: str, steps: Iterable[StepResult], space: Iterable[Space], s
 
 def has_account(context: Context) -> bool:
     """Return whether an account for Slurm jobs is named, or Slurm needs none, or has a default."""
-    if context.settings.account or os.environ.get("SBATCH_ACCOUNT"):
+    if context.settings.account:
         return True
     if not _ENFORCES_ACCOUNTS.search(output_of(["scontrol", "show", "config"])):
         return True

@@ -25,6 +25,7 @@ from builders.storage.files import cache_root
 from matrix.command_line.arguments import command_arguments
 from matrix.command_line.context import Context
 from matrix.command_line.options import add_build_host_options
+from matrix.input.settings import in_project
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
@@ -72,7 +73,7 @@ class Plan(JsonDocument, kw_only=True):
 
 def contexts_of_locks(context: Context) -> list[Context]:
     """Return a context for each lock that the options name; without options, for the default lock."""
-    return [context.with_options(lock=path) for path in context.args.locks or [LOCK_FILE]]
+    return [context.with_options(lock=path) for path in context.args.locks or [in_project(LOCK_FILE)]]
 
 
 def limits_of(context: Context) -> Limits:
@@ -334,7 +335,7 @@ def _saying_that_jobs_go_on(context: Context) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         command = "matrix build-wheels --executor slurm"
-        if Path(context.args.index) != INDEX_DIRECTORY:
+        if Path(context.args.index) != in_project(INDEX_DIRECTORY):
             command += f" --index {shlex.quote(str(context.args.index))}"
         context.console.info(f"The Slurm jobs continue. To follow them: `{command} --attach`")
         context.console.info(f"To cancel them: `{command} --cancel`")

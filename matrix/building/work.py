@@ -513,8 +513,7 @@ class _Work:
         if not self._in_jobs:
             return "on this machine"
         partition = self.context.args.partition or (self._partition.name if self._partition else "")
-        account = self.context.settings.account or os.environ.get("SBATCH_ACCOUNT", "")
-        parts = {"partition": partition, "account": account}
+        parts = {"partition": partition, "account": self.context.settings.account}
         return ", ".join(["in Slurm jobs", *(f"{what} {name}" for what, name in parts.items() if name)])
 
     def _print_plan(self) -> None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from builders.constants import LOCK_FILE
-from matrix.input.settings import Settings, load_catalog, merge, read_settings
+from matrix.input.settings import Settings, in_project, load_catalog, options_of, read_settings
 from matrix.show.console import Console
+from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from matrix.input.inputs import Inputs
@@ -46,8 +47,8 @@ class Context:
 
     @cached_property
     def settings(self) -> Settings:
-        """The settings of ``matrix.toml``; options take precedence."""
-        settings = merge(read_settings(), self.args)
+        """The settings in force; options take precedence."""
+        settings = read_settings(options_of(self.args))
         if settings.date and settings.date > self.today:
             self.console.warning(
                 f"{settings.date} is in the future. The answer uses what is known on {self.today}."
@@ -85,10 +86,20 @@ class Context:
         return inputs
 
     def request(self) -> Request:
-        """Return the request that the settings describe."""
+        """Return the request that the settings describe; warn once if it is not for this machine's site."""
+        from builders.machine.host import cluster_name
         from matrix.input.request import make_request
 
-        return make_request(self.settings, self.catalog_with_image, self.today, self.inputs)
+        request = make_request(self.settings, self.catalog_with_image, self.today, self.inputs)
+        cluster, site = cluster_name(), request.target.site
+        here = [row.name for row in self.catalog.site.values() if cluster and row.cluster == cluster]
+        text = (
+            f"This machine belongs to the cluster {cluster}, but the answer is for {site}. Use --site "
+            f"{join_words(here, joiner='or')}, or write `site` into ~/.config/matrix/matrix.toml."
+        )
+        if here and site not in {*here, "local"} and text not in self.console.warnings:
+            self.console.warning(text)
+        return request
 
     def resolve(
         self, earlier: Resolution | None = None, request: Request | None = None
@@ -101,7 +112,7 @@ class Context:
             self.catalog_with_image,
             self.today,
             self.inputs,
-            request=request,
+            request=request or self.request(),
             earlier=earlier,
             reporter=self.console,
         )
@@ -110,14 +121,14 @@ class Context:
     def lock_path(self) -> Path:
         """The lock that ``--lock`` names, else ``matrix.lock``."""
         path: Path | None = self.args.lock
-        return path or LOCK_FILE
+        return path or in_project(LOCK_FILE)
 
     @property
     def has_lock(self) -> bool:
         """Whether to read a lock: ``--lock`` names one (which must then exist), or ``matrix.lock`` exists."""
         # The default is recognized by identity: `--lock matrix.lock` names a file that must exist.
-        named = self.args.lock is not None and self.args.lock is not LOCK_FILE
-        return named or LOCK_FILE.exists()
+        lock = in_project(LOCK_FILE)
+        return (self.args.lock is not None and self.args.lock is not lock) or lock.exists()
 
     @cached_property
     def lock(self) -> Resolution:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE, NO_COMPILER_CACHE
-from matrix.input.settings import EVERYTHING
+from matrix.input.settings import EVERYTHING, in_project
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name, required_name
 from resolver.versions import shorten
@@ -167,7 +167,11 @@ def add_catalog(parser: argparse._ActionsContainer) -> None:
 def add_lock(parser: argparse._ActionsContainer) -> None:
     """Add ``--lock``, with ``matrix.lock`` as default."""
     parser.add_argument(
-        "--lock", metavar="FILE", type=Path, default=LOCK_FILE, help="the lock (default: %(default)s)"
+        "--lock",
+        metavar="FILE",
+        type=Path,
+        default=in_project(LOCK_FILE),
+        help="the lock (default: %(default)s)",
     )
 
 
@@ -186,7 +190,11 @@ def add_locks(parser: argparse._ActionsContainer) -> None:
 def add_index(parser: argparse._ActionsContainer) -> None:
     """Add ``--index``, with ``index`` as default."""
     parser.add_argument(
-        "--index", metavar="DIR", type=Path, default=INDEX_DIRECTORY, help="the index (default: %(default)s)"
+        "--index",
+        metavar="DIR",
+        type=Path,
+        default=in_project(INDEX_DIRECTORY),
+        help="the index (default: %(default)s)",
     )
 
 

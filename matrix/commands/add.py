@@ -8,6 +8,7 @@ from builders.constants import LOCK_FILE
 from matrix.command_line.options import add_format, add_index_access, add_names
 from matrix.commands import resolve
 from matrix.input.request_file import with_requirements
+from matrix.input.settings import in_project
 from resolver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def add_lock_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of commands that change the request, and write the lock that it gives."""
     add_format(parser)
     add_index_access(parser)
-    parser.set_defaults(output=LOCK_FILE, no_lock=False)
+    parser.set_defaults(output=in_project(LOCK_FILE), no_lock=False)
 
 
 def execute(context: Context) -> int:

@@ -24,7 +24,7 @@ from matrix.commands import env
 from matrix.consumers import consumer_names
 from matrix.consumers.shared.installation import write_files
 from matrix.input.request_file import without_logins
-from matrix.input.settings import REQUEST_FILE
+from matrix.input.settings import REQUEST_FILE, in_project
 from matrix.judging.judge import judge_thing, unreadable
 from matrix.judging.nearest import conda_lines, with_conda
 from matrix.judging.repair import Change
@@ -107,7 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--index",
         metavar="DIR",
         type=Path,
-        default=INDEX_DIRECTORY,
+        default=in_project(INDEX_DIRECTORY),
         help=f"the index with our wheels, which files name as {MOUNTED_INDEX} (default: %(default)s)",
     )
     _add_read(parser)

@@ -15,7 +15,7 @@ from matrix.command_line.options import add_format, add_names, add_target_option
 from matrix.input.inputs import Inputs
 from matrix.input.locking import catalog_with_image_of, overlays_of
 from matrix.input.request import make_request, read_preinstalled
-from matrix.input.settings import load_catalog, read_settings
+from matrix.input.settings import in_project, load_catalog, read_settings
 from matrix.judging.repair import replaced
 from matrix.reading.installed import is_environment
 from matrix.reading.items import Item
@@ -103,7 +103,8 @@ def execute(context: Context) -> int:
     args, console = context.args, context.console
     settings_before, settings_after = _settings(context)
     before, after = (_side(context, settings) for settings in (settings_before, settings_after))
-    paths = list(map(Path, args.locks)) or ([LOCK_FILE] if LOCK_FILE.exists() else [])
+    ours = in_project(LOCK_FILE)
+    paths = list(map(Path, args.locks)) or ([ours] if ours.exists() else [])
     compared = len(paths) > 1 and any(_is_content(path, context.catalog) for path in paths)
     locks = {} if compared else {path: read_lock(path) for path in paths}
     title = _title(before, after)

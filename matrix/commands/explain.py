@@ -11,7 +11,7 @@ from builders.index import Index
 from matrix.api import package_indexes
 from matrix.command_line.options import add_format, add_index, add_lock
 from matrix.input.locking import catalog_of, catalog_with_image_of
-from matrix.input.settings import Settings, load_catalog
+from matrix.input.settings import Settings, in_project, load_catalog
 from matrix.show.graph_text import print_graph
 from matrix.show.json_document import JsonDocument
 from matrix.show.meanings import meanings
@@ -88,7 +88,7 @@ def execute(context: Context) -> int:
     if args.graph:
         print_graph(context, [args.name] if args.name else [])
         return 0
-    conflict = None if args.name or args.lock != LOCK_FILE else last_conflict()
+    conflict = None if args.name or args.lock != in_project(LOCK_FILE) else last_conflict()
     if conflict:
         if args.format == "json":
             console.document(conflict)

@@ -10,7 +10,7 @@ from matrix.api import package_indexes, write_lock
 from matrix.command_line.options import add_format, add_names, add_request_options, output_path
 from matrix.consumers import consumer_names
 from matrix.input.locking import changed_facts, changes, check_not_smaller, is_unchanged, read_earlier
-from matrix.input.settings import EVERYTHING, REQUEST_FILE, read_settings
+from matrix.input.settings import EVERYTHING, REQUEST_FILE, in_project, read_settings
 from matrix.show.json_document import brief_document, resolution_document
 from matrix.show.render import PLAIN
 from matrix.show.resolution_text import (
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         type=output_path,
-        default=LOCK_FILE,
+        default=in_project(LOCK_FILE),
         help="the lock (default: %(default)s)",
     )
     parser.add_argument("--no-lock", action="store_true", help="write no lock")
@@ -88,7 +88,7 @@ def execute(context: Context) -> int:
     if not args.no_lock:  # before printing, because a closed pipe ends the program
         if not is_valid:
             write_lock(answer, args.output)
-        is_stored = args.output == LOCK_FILE and _store(context)
+        is_stored = args.output == in_project(LOCK_FILE) and _store(context)
     changed = _changes(earlier, answer, context) if earlier and not is_valid else []
     if args.format == "json":
         _warn(answer, console)
@@ -124,13 +124,13 @@ def _print_next(answer: Resolution, context: Context, *, is_valid: bool, is_stor
             "--upgrade NAME only NAME."
         )
     elif not args.no_lock:
-        written = f"{args.output} and {REQUEST_FILE}" if is_stored else args.output
+        written = f"{args.output} and {in_project(REQUEST_FILE)}" if is_stored else args.output
         name = " NAME|ID" if answer.warnings or answer.notes else ""
         console.info(f"\nWrote {written}. Reasons: `matrix explain{name}{_lock_option(context)}`")
     if not args.no_lock:
         env = f"matrix env --for {'cotainr' if answer.image else 'pip'}"
         command = "matrix build-wheels" if answer.built() else env
-        if answer.image and not answer.request.preinstalled and args.output == LOCK_FILE:
+        if answer.image and not answer.request.preinstalled and args.output == in_project(LOCK_FILE):
             command = "matrix build-container train.sif"
         console.info(f"Next: `{command}{_lock_option(context)}`")
 
@@ -152,8 +152,8 @@ def _print(answer: Resolution, context: Context) -> None:
 
 
 def _text(answer: Resolution, context: Context, screen: Screen) -> str:
-    times = build_times(answer, context.catalog_with_image, INDEX_DIRECTORY)
-    present = in_index(answer, INDEX_DIRECTORY)
+    times = build_times(answer, context.catalog_with_image, in_project(INDEX_DIRECTORY))
+    present = in_index(answer, in_project(INDEX_DIRECTORY))
     is_verbose = context.console.verbosity > 0
     return resolution_text(answer, times, present, screen=screen, every=is_verbose)
 
@@ -165,4 +165,4 @@ def _warn(answer: Resolution, console: Console) -> None:
 
 def _lock_option(context: Context) -> str:
     path = context.args.output
-    return "" if path == LOCK_FILE else f" --lock {shlex.quote(str(path))}"
+    return "" if path == in_project(LOCK_FILE) else f" --lock {shlex.quote(str(path))}"

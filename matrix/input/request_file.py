@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from builders.network.urls import without_password
 from builders.storage.files import write_atomic
-from matrix.input.settings import REQUEST_FILE, Settings, read_settings
+from matrix.input.settings import REQUEST_FILE, Settings, in_project, read_settings, seen_from
 from resolver.errors import UsageError, did_you_mean
 from resolver.requirements import normalize_name
 from resolver.texts import toml_value
@@ -27,23 +28,27 @@ _NOT_STORED = ("upgrade", "offline", "mirrors")
 def store_request(settings: Settings) -> bool:
     """Make ``matrix.toml`` the request that settings describe; return whether that changed it.
 
-    Keys that say the same already stay as they are, with their comments. Logins in URLs of indexes are left
-    out: pip's configuration or ``~/.netrc`` is the place for them.
+    Keys that say the same already stay as they are, with their comments. What the files of the user and the
+    system say is not repeated. Logins in URLs of indexes are left out: pip's configuration or ``~/.netrc`` is
+    the place for them.
     """
     settings, stored = without_logins(settings), read_settings()
-    changes = {
-        field.encode_name: value
+    path = in_project(REQUEST_FILE)
+    given = {
+        field.name: value
         for field in msgspec.structs.fields(Settings)
         if field.name not in _NOT_STORED
         and (value := getattr(settings, field.name)) != getattr(stored, field.name)
     }
-    if not changes:
+    if not given:
         return False
-    if REQUEST_FILE.exists():
-        text = _edited(changes)
+    names = {field.name: field.encode_name for field in msgspec.structs.fields(Settings)}
+    changes = {names[name]: value for name, value in seen_from(given, Path(), path.parent).items()}
+    if path.exists():
+        text = _edited(path, changes)
     else:  # tomlkit, which keeps comments, takes longer to import than most resolutions
         text = "".join(f"{key} = {toml_value(value)}\n" for key, value in changes.items())
-    write_atomic(REQUEST_FILE, text)
+    write_atomic(path, text)
     return True
 
 
@@ -76,15 +81,15 @@ def with_requirements(texts: Sequence[str], added: Sequence[str], removed: Seque
     return [*kept, *new.values()]
 
 
-def _edited(changes: Mapping[str, Any]) -> str:
+def _edited(path: Path, changes: Mapping[str, Any]) -> str:
     """Return the text of the file with other values; keys with the default of `Settings` are removed."""
     import tomlkit
 
-    document = tomlkit.parse(REQUEST_FILE.read_text(encoding="utf-8"))
+    document = tomlkit.parse(path.read_text(encoding="utf-8-sig"))
     default = msgspec.to_builtins(Settings())
     for key, value in changes.items():
         if value == default[key]:
-            del document[key]
+            document.pop(key, None)
         elif isinstance(document.get(key), list):
             _edit(document[key], value)
         else:

@@ -1,29 +1,47 @@
-"""The settings in ``matrix.toml`` and in options, before names and versions are checked."""
+"""The settings in files, the environment and options, before names and versions are checked."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import os
 import re
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from builders.constants import LOCK_FILE
 from builders.storage.files import cache_root, make_directories
 from resolver.errors import UsageError, closest_names, did_you_mean
 from resolver.facts import catalog as facts
 from resolver.indexes import IndexStrategy
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from resolver.facts.catalog import Catalog
 
 SITE_FACTS = Path("/etc/rocm-matrix")
 REQUEST_FILE = Path("matrix.toml")
 _SOURCES = ("requirements", "requirement_files", "env", "project")
 _OF_PROJECT = ("extras", "groups")
+_OF_USER = (
+    "account",
+    "cache",
+    "catalog",
+    "extra-index-url",
+    "index-strategy",
+    "index-url",
+    "mirrors",
+    "site",
+)
+"""Keys of the files of a user and of the system: what belongs to a person or a machine."""
+_FILES = ("requirement_files", "constraint_files", "override_files", "env", "project", "catalog")
+_FILES_OR_NAMES = ("requirements", "site", "base_image", "keep_installed")
 _BELONGING = {
     "base_image": ("no_base_image",),  # before what replaces an image: that says nothing about having none
     "no_base_image": ("base_image",),
@@ -40,6 +58,9 @@ EVERYTHING = ""
 
 class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
     """The keys of ``matrix.toml``; options of the same name take precedence."""
+
+    cache: str = ""
+    """The directory of the cache if XDG_CACHE_HOME is not set; variables such as ``$USER`` are replaced."""
 
     requirements: list[str] = []
     requirement_files: list[str] = []
@@ -89,21 +110,87 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename=
         return any(getattr(self, name) for name in _SOURCES)
 
 
-def read_settings(path: Path = REQUEST_FILE) -> Settings:
-    """Read ``matrix.toml``; without the file every setting has its default."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        import tomllib
+def user_files() -> list[Path]:
+    """Return the files of settings of the system and of the user that exist; later ones take precedence."""
+    system, home = os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg", os.environ.get("XDG_CONFIG_HOME", "")
+    folders = [*reversed(system.split(":")), home if Path(home).is_absolute() else "~/.config"]
+    paths = [Path(folder, "matrix").expanduser() / REQUEST_FILE for folder in folders]
+    return [path for path in paths if os.path.exists(path)]  # noqa: PTH110  no error without permission
 
+
+def in_project(path: Path) -> Path:
+    """Return a path in the project: the directory, from here up, with ``matrix.toml`` or ``matrix.lock``.
+
+    The search ends at a directory that everyone may write to, such as ``/tmp``. If there is no project, it is
+    the current directory.
+    """
+    here = Path.cwd()
+    for number, folder in enumerate((here, *here.parents)):
+        if number and folder.stat().st_mode & stat.S_IWOTH:
+            break
+        if any(map(os.path.exists, (folder / REQUEST_FILE, folder / LOCK_FILE))):
+            return _joined("../" * number, path) if number else path
+    return path
+
+
+@functools.cache
+def _joined(folder: str, path: Path) -> Path:
+    return Path(folder, path)  # the same object each time, by which a default is recognized
+
+
+def read_settings(options: Mapping[str, Any] | None = None) -> Settings:
+    """Return the settings in force.
+
+    Of a key, the value that comes last counts: that of the system's file, the user's, the project's, the
+    environment, and `options`. Raise `UsageError`, with the line, if a file is not valid.
+    """
+    settings = Settings()
+    for path in user_files():
+        settings = merge(settings, read_file(path, of_user=True))
+    path = in_project(REQUEST_FILE)
+    if path.exists():
+        settings = merge(settings, read_file(path))
+    account = os.environ.get("SBATCH_ACCOUNT")
+    settings = merge(settings, {"account": account} if account else {})
+    return merge(settings, options or {})
+
+
+def use_cache() -> None:
+    """Let XDG_CACHE_HOME be what a file of the user or the system has as ``cache``, unless it is set.
+
+    Programs that this one starts, such as pip, then use this directory, too.
+    """
+    for path in reversed(user_files()):
+        cache = read_file(path, of_user=True).get("cache")
+        if cache and not os.environ.get("XDG_CACHE_HOME"):
+            directory = os.path.expandvars(Path(cache).expanduser())
+            if "$" in directory or not Path(directory).is_absolute():
+                msg = f"{path}: 'cache' is {directory!r}, which is not an absolute path."
+                raise UsageError(msg, hint='Write it like: cache = "/scratch/project_465000001/$USER/cache"')
+            os.environ["XDG_CACHE_HOME"] = directory
+
+
+def read_file(path: Path, *, of_user: bool = False) -> dict[str, Any]:
+    """Return the settings in a file, by the name of each; relative paths are seen from this directory.
+
+    Raise `UsageError`, with the line, if the file is not valid, or has a key of the other kind of file.
+    """
+    import tomllib
+
+    try:
+        text = path.read_text(encoding="utf-8-sig")
         data = tomllib.loads(text)
-    except FileNotFoundError:
-        return Settings()
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"Cannot read {path}: {error}.") from None
-    known = [field.encode_name for field in msgspec.structs.fields(Settings)]
+        line = re.search(r"\(at line (\d+)", str(error))
+        raise UsageError(f"Cannot read {path}{f':{line[1]}' if line else ''}: {error}.") from None
+    fields = {field.encode_name: field.name for field in msgspec.structs.fields(Settings)}
     for key in data:
-        if key not in known:
-            raise UsageError(f"{path}: unknown key {key!r}.", hint=did_you_mean(key, known))
+        if key not in fields:
+            msg = f"{path}{_line(text, key)}: unknown key {key!r}."
+            raise UsageError(msg, hint=did_you_mean(key, _OF_USER if of_user else fields))
+        if (key not in _OF_USER) if of_user else key == "cache":
+            place = "the matrix.toml of a project" if of_user else "~/.config/matrix/matrix.toml"
+            raise UsageError(f"{path}{_line(text, key)}: {key!r} belongs in {place}.")
     try:
         settings = msgspec.convert(data, Settings)
     except msgspec.ValidationError as error:
@@ -112,7 +199,29 @@ def read_settings(path: Path = REQUEST_FILE) -> Settings:
         from builders.network.urls import check_mirrors
 
         check_mirrors(settings.mirrors, where=str(path))
-    return settings
+    return seen_from({fields[key]: getattr(settings, fields[key]) for key in data}, path.parent)
+
+
+def seen_from(given: dict[str, Any], folder: Path, start: Path = Path()) -> dict[str, Any]:
+    """Return settings of a folder with relative paths from another one, if they name what exists."""
+    if folder == start:
+        return given
+
+    def moved(text: str) -> str:
+        path = folder / text
+        if Path(text).is_absolute() or not path.exists():
+            return text
+        relative = os.path.relpath(path, start)
+        return relative if relative.startswith(".") else f"./{relative}"
+
+    for name in (*_FILES, *_FILES_OR_NAMES):
+        value = given.get(name)
+        is_name = name in _FILES_OR_NAMES
+        if isinstance(value, list):
+            given[name] = [text if is_name and "/" not in text else moved(text) for text in value]
+        elif value and not (is_name and "/" not in value and "." not in value):
+            given[name] = moved(value)
+    return given
 
 
 def _wrong_type(path: Path, text: str, data: dict[str, Any], error: msgspec.ValidationError) -> UsageError:
@@ -122,9 +231,14 @@ def _wrong_type(path: Path, text: str, data: dict[str, Any], error: msgspec.Vali
     key = match[1] if match else ""
     info = next(field for field in msgspec.structs.fields(Settings) if field.encode_name == key)
     what, example = _wanted(msgspec.inspect.type_info(info.type), data[key])
-    here = re.compile(rf"\s*\[?\s*[\"']?{key}[\"']?\s*[\].=]")
+    return UsageError(f"{path}{_line(text, key)}: {key!r} must be {what}.", hint=f"Write: {key} = {example}")
+
+
+def _line(text: str, key: str) -> str:
+    """Return a colon and the number of the line that has a key; empty if it is not found."""
+    here = re.compile(rf"\s*\[*\s*[\"']?{re.escape(key)}[\"']?\s*[\].=]")
     lines = (f":{number}" for number, line in enumerate(text.splitlines(), start=1) if here.match(line))
-    return UsageError(f"{path}{next(lines, '')}: {key!r} must be {what}.", hint=f"Write: {key} = {example}")
+    return next(lines, "")
 
 
 def _wanted(info: msgspec.inspect.Type, value: object) -> tuple[str, str]:
@@ -154,25 +268,27 @@ def _wanted(info: msgspec.inspect.Type, value: object) -> tuple[str, str]:
     return "a string", json.dumps(str(value)) if simple else '"..."'
 
 
-def merge(settings: Settings, args: argparse.Namespace) -> Settings:
-    """Return settings with options in their place.
+def options_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that the options of a command give."""
+    return {
+        field.name: tuple(value) if field.name == "upgrade" else value
+        for field in msgspec.structs.fields(Settings)
+        if (value := getattr(args, field.name, None)) not in (None, [], False, "")
+    }
+
+
+def merge(settings: Settings, given: Mapping[str, Any]) -> Settings:
+    """Return settings with others in their place.
 
     A source of requirements replaces all of the settings. Another site, backend or GPU replaces what belongs
     to that of the settings.
     """
-    options = {
-        field.name: value
-        for field in msgspec.structs.fields(Settings)
-        if (value := getattr(args, field.name, None)) not in (None, [], False, "")
-    }
-    if "upgrade" in options:
-        options["upgrade"] = tuple(options["upgrade"])
+    none, options = Settings(), dict(given)
     if any(name in options for name in _SOURCES):
-        none = Settings()
         options = {name: getattr(none, name) for name in (*_SOURCES, *_OF_PROJECT)} | options
     for option, belonging in _BELONGING.items():
         if option in options:
-            options = {name: getattr(Settings(), name) for name in belonging} | options
+            options = {name: getattr(none, name) for name in belonging} | options
     return msgspec.structs.replace(settings, **options)
 
 

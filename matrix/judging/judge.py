@@ -26,6 +26,7 @@ from builders.installed.checks import findings_of
 from builders.probe.ask import user_packages
 from builders.recipes import recipe_as_built
 from builders.storage.files import write_atomic
+from matrix.input.settings import in_project
 from matrix.judging.corrections import check, difference, document_of, fixed
 from matrix.judging.installed import installed_findings, judge_items
 from matrix.judging.jobs import check_job
@@ -188,7 +189,7 @@ def _lock_beside(thing: str, *, is_started: bool) -> Path | None:
     """Return the lock that a thing was made from, if it is beside it."""
     path = Path(thing)
     beside = [Path(f"{thing}.files") / LOCK_FILE, path.parent / LOCK_FILE] if thing else []
-    beside += [LOCK_FILE] if is_started else []
+    beside += [in_project(LOCK_FILE)] if is_started else []
     return next((lock for lock in beside if lock.is_file() and lock.absolute() != path.absolute()), None)
 
 

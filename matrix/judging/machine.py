@@ -14,8 +14,9 @@ from builders.diagnosis.doctor import check_machine
 from builders.findings import SEVERITIES, Finding
 from builders.network.urls import mirrored
 from builders.sources import index_url
+from matrix.input.settings import REQUEST_FILE, in_project, user_files
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
-from resolver.versions import shorten, sort_key
+from resolver.versions import join_words, shorten, sort_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,8 +35,15 @@ class ImageDocument(ImageFacts, frozen=True, kw_only=True):
 def judge_machine(context: Context) -> list[Finding]:
     """Return the findings about this machine: missing tools, and servers that do not answer."""
     catalog, mirrors = context.catalog, context.settings.mirrors
-    findings = check_machine(catalog, context.args.index, servers(catalog, mirrors))
+    findings = [*check_machine(catalog, context.args.index, servers(catalog, mirrors)), _settings()]
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _settings() -> Finding:
+    project = in_project(REQUEST_FILE)
+    files = [str(path) for path in (*user_files(), project) if path.exists()]
+    text = f"settings from {join_words(files, joiner='and')}" if files else "no file of settings is in force"
+    return Finding("settings-files", "info", text, evidence={"files": files})
 
 
 def judge_base_image(given: str, catalog: Catalog) -> ImageDocument:

@@ -234,6 +234,8 @@ class Site(Row, frozen=True, kw_only=True):
     """Whether the site can use every public base image (an image whose path is in a registry)."""
     cpu: str = ""
     """The oldest CPU of its compute nodes, as compilers name it (``-march``); empty if not known."""
+    cluster: str = ""
+    """Slurm's name of its cluster, by which a machine of the site is recognised; empty if not known."""
     seen: datetime.date | None = None
     """The day of the newest source that says what the site has; None for what does not change."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import importlib
 import json
+import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,3 +158,14 @@ def test_documents_of_wheels(printed: Callable[..., Any], make_wheel: Callable[.
     Path("index/simple/tiny/index.html").write_text("damaged")
     assert printed("index-check", "index", "check", code=1)["findings"]
     assert printed("index-remove", "index", "remove", "tiny")["removed"]
+
+
+def test_schemas_of_files_accept_what_the_program_reads() -> None:
+    examples = re.findall(r"(?ms)^```toml\n(.*?)^```$", (PROJECT / "docs/reference/files.md").read_text())
+    facts = [PROJECT / "resolver" / "facts" / name for name in ("sites/lumi-g.toml", "packages/apex.toml")]
+    for name, texts in {"matrix.toml": examples, "facts.toml": [path.read_text() for path in facts]}.items():
+        assert texts
+        for text in texts:
+            validate(name, json.loads(json.dumps(tomllib.loads(text), default=str)))
+    with pytest.raises(AssertionError, match="requirments"):
+        validate("matrix.toml", {"requirments": ["torch"]})

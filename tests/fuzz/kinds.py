@@ -43,7 +43,7 @@ from builders.scheduling.slurm import Slurm
 from builders.sources.source import unpack_sdist
 from builders.wheels.wheel import DamagedError
 from matrix.input.inputs import read_inputs
-from matrix.input.settings import read_settings
+from matrix.input.settings import Settings, merge, read_file
 from matrix.judging.corrections import check, fixed, read_document
 from matrix.judging.target import ExpectedTarget, expect_request
 from matrix.reading import recipe
@@ -225,7 +225,7 @@ def enter_pylock(content: bytes, work: Path) -> None:
 
 
 def enter_settings(content: bytes, work: Path) -> None:
-    read_inputs(read_settings(written(content, work / "matrix.toml")))
+    read_inputs(merge(Settings(), read_file(written(content, work / "matrix.toml"))))
 
 
 SETTINGS: list[dict[str, Any]] = [

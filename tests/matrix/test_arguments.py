@@ -19,7 +19,7 @@ from matrix.command_line import options
 from matrix.command_line.arguments import arguments_of, request_arguments
 from matrix.input.inputs import read_inputs
 from matrix.input.request import make_request
-from matrix.input.settings import Settings, merge
+from matrix.input.settings import Settings, merge, options_of
 from resolver.facts.catalog import load
 from resolver.model import IMAGE, Preinstalled
 from tests.resolver.solve_helpers import ask
@@ -94,7 +94,7 @@ def test_request_is_read_from_its_arguments(target: dict[str, Any], flag: str) -
     request = ask(catalog, "torch==2.9.1 apex>=1.8 flash-attn[triton]", **target)
     request = replace(request, **{flag: True})
     args = PARSERS["commands.resolve"].parse_args(request_arguments(request))
-    stated = merge(Settings(), args)
+    stated = merge(Settings(), options_of(args))
     again = make_request(stated, catalog, datetime.date(2026, 11, 21), read_inputs(stated))
     assert [one.text for one in again.requirements] == [one.text for one in request.requirements]
     for name in ("backend", "gfx", "site", "date", "driver", "base_image"):

@@ -76,7 +76,9 @@ BAD = [
 WRONG: tuple[object, ...] = (3.12, True, "x", [3], {"a": 1}, datetime.datetime(2026, 3, 1, 10))  # noqa: DTZ001
 
 
-@pytest.mark.parametrize("key", [field.encode_name for field in msgspec.structs.fields(Settings)])
+@pytest.mark.parametrize(
+    "key", [field.encode_name for field in msgspec.structs.fields(Settings) if field.name != "cache"]
+)
 def test_value_of_wrong_type_is_named_with_line_key_and_example(key: str) -> None:
     """The example in the hint is a valid line for every key and every wrong value."""
     refused = 0

@@ -16,7 +16,8 @@ from builders.index_client import IndexClient
 from matrix.cli import main
 from matrix.command_line.options import add_input_options, add_names
 from matrix.input.inputs import Inputs, read_inputs
-from matrix.input.settings import Settings, merge, read_settings
+from matrix.input.settings import Settings, merge, options_of
+from matrix.input.settings import read_file as read_settings_file
 from resolver.errors import UsageError
 from resolver.indexes import File
 from resolver.lock import dumps, read_lock
@@ -532,7 +533,7 @@ def test_matrix_toml_holds_all_inputs() -> None:
     write("c.txt", "numpy<2\n")
     write("o.txt", "b==1\n")
     write("pyproject.toml", PROJECT)
-    settings = read_settings(Path(path))
+    settings = merge(Settings(), read_settings_file(Path(path)))
     inputs = read_inputs(settings)
     assert settings.offline
     assert texts(inputs.requirements)[:3] == ["apex", "numpy", "python>=3.10"]
@@ -547,9 +548,9 @@ def test_source_on_the_command_line_replaces_those_of_matrix_toml() -> None:
     add_names(parser, "requirements", metavar="REQ", help="")
     add_input_options(parser)
     settings = Settings(requirements=["apex"], project=".", groups=["dev"], constraints=["torch<3"])
-    merged = merge(settings, parser.parse_args(["-r", "r.txt"]))
+    merged = merge(settings, options_of(parser.parse_args(["-r", "r.txt"])))
     assert merged == Settings(requirement_files=["r.txt"], constraints=["torch<3"])
-    merged = merge(settings, parser.parse_args(["--extra", "fast"]))
+    merged = merge(settings, options_of(parser.parse_args(["--extra", "fast"])))
     assert (merged.project, merged.extras, merged.groups) == (".", ["fast"], ["dev"])
 
 
@@ -623,7 +624,7 @@ def test_request_survives_the_lock(
 ) -> None:
     required, constraints, overrides = (tuple(map(parse_requirement, part)) for part in texts)
     target = Target(site="local", date=datetime.date(2026, 1, 1), backend="cpu")
-    path = tmp_path_factory.getbasetemp() / "matrix.lock"
+    path = tmp_path_factory.mktemp("lock") / "matrix.lock"
     before = Request(target, required, constraints, overrides)
     path.write_text(dumps(Resolution(request=before, target=target)))
     after = read_lock(path).request
