@@ -73,7 +73,12 @@ https://sarus.readthedocs.io/en/stable/user/abi_compatibility.html ; Debian's li
 _FABRIC = re.compile(r"/libfabric\.so[.\d]*$")
 _RCCL = re.compile(r"/librccl\.so[.\d]*$")
 _OF_BUILDS = re.compile(r"\bcompile|\bsetup\b")
-_SEVERITIES: dict[str, Severity] = {"refuse": "error", "warn": "warning", "explain": "info"}
+_SEVERITIES: dict[str, Severity] = {
+    "refuse": "error",
+    "unpublished": "warning",
+    "warn": "warning",
+    "explain": "info",
+}
 _MACHINE = "EM_X86_64"
 _OVERRIDING = (*ROCM_LIBRARIES, *TORCH_LIBRARIES)
 _MOST_NAMED = 3

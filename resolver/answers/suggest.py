@@ -154,7 +154,7 @@ def _images_with(catalog: Catalog, request: Request) -> Iterator[RequestChange]:
     if request.preinstalled:
         return
     target, advice = request.target, advice_for(catalog, request).get("rocm")
-    offered = {row.image for row in catalog.images_at(target.site, target.date)}
+    offered = {row.image for row in catalog.images_at(target.site, target.date, base=False)}
     held = []
     for row in catalog.image.values():
         has = {one.name: row.holds[one.name] for one in request.requirements if one.name in row.holds}

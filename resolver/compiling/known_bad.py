@@ -34,7 +34,7 @@ _TITLES = {"rocm": "ROCm", "python": "Python", "kernel-driver": "kernel driver",
 def compile_known_bad(builder: ProblemBuilder) -> None:
     """Exclude the known-bad combinations that concern the target, except those that are only mentioned."""
     for number, row in enumerate(concerning(builder.catalog, builder.target)):
-        is_complete = row.effect == "refuse" and row.combination.keys() <= builder.variables.keys()
+        is_complete = bool(row.excludes) and row.combination.keys() <= builder.variables.keys()
         if is_complete and builder.is_new(AVOIDED, number):
             _exclude(builder, row, f"{AVOIDED}{number}")
 
@@ -48,6 +48,15 @@ def concerning(catalog: Catalog, target: Target) -> list[schema.KnownBad]:
         and (not row.gfx or set(row.gfx) & set(target.gfx))
         and row.site in {"", target.site}
     ]
+
+
+def bad_releases(catalog: Catalog, target: Target) -> dict[str, list[schema.KnownBad]]:
+    """Return the rows that exclude releases alone, by the component."""
+    found: dict[str, list[schema.KnownBad]] = {}
+    for row in concerning(catalog, target):
+        if row.excludes and len(row.combination) == 1:
+            found.setdefault(next(iter(row.combination)), []).append(row)
+    return found
 
 
 def known_bad_warnings(
@@ -107,8 +116,8 @@ def _exclude(builder: ProblemBuilder, row: schema.KnownBad, name: str) -> None:
         bad[component] = is_bad(variable) & ~is_excepted(variable)
     first, *others = bad
     if not others:
-        fact = Fact.of(row, f"{_spelled(row)} does not work: {row.problem}")
-        builder.forbid(first, bad[first], fact)
+        fact = Fact.of(row, f"{_spelled(row)} {row.excludes}")
+        builder.forbid(first, bad[first], fact, installed=row.effect == "refuse")
         return
     fact = Fact.of(row, f"{_spelled(row)} do not work together: {row.problem}")
     exclude_together(builder, bad, fact, name)

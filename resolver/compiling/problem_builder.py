@@ -238,10 +238,10 @@ class ProblemBuilder:
         mask = allowed(self.variables[name]) | (ABSENT if optional else 0)
         self._demands.append(Demand(self.variables[name], mask, text, "fact", source))
 
-    def forbid(self, name: str, mask: int, fact: Fact) -> None:
-        """Add the demand of a fact that excludes some candidates."""
+    def forbid(self, name: str, mask: int, fact: Fact, *, installed: bool = True) -> None:
+        """Add the demand of a fact that excludes some candidates, installed ones only if `installed`."""
         for version in self.installed(name):
-            mask |= version.bit if mask & version.requires_as else 0
+            mask = mask | version.bit if installed and mask & version.requires_as else mask & ~version.bit
         allowed = self.variables[name].everything & ~mask
         self._demands.append(Demand(self.variables[name], allowed, fact.text, "fact", fact.source))
 

@@ -115,9 +115,10 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
         """Return the driver window of a site on a day, if it is known."""
         return next((row for row in self.windows_of(site) if within(row, day)), None)
 
-    def images_at(self, site: str, day: date) -> list[schema.SiteImage]:
-        """Return the base images that a site offers on a day."""
-        return [row for row in self.site_image.values() if row.site == site and within(row, day)]
+    def images_at(self, site: str, day: date, *, base: bool = True) -> list[schema.SiteImage]:
+        """Return the images that a site offers on a day, only those to build on unless `base` is false."""
+        rows = self.site_image.values()
+        return [row for row in rows if row.site == site and within(row, day) and (row.base or not base)]
 
     def proven_at(self, site: str) -> list[schema.ProvenSet]:
         """Return the proven sets of a site, and those of no site."""

@@ -333,6 +333,8 @@ class SiteImage(Dated, frozen=True, kw_only=True):
 
     site: str
     image: str
+    base: bool = True
+    """Whether it is for anything but what it has; else only a suggestion names it."""
 
     identity = ("site", "image", "since")
 
@@ -598,8 +600,9 @@ class KnownBad(Row, frozen=True, kw_only=True):
     """The problem and what to do, in at most 60 characters."""
     problem: str
     """The failure, in one sentence without a full stop."""
-    effect: Literal["refuse", "warn", "explain"] = "refuse"
-    """Excluded, avoided where another version fits as well, or allowed like any other."""
+    effect: Literal["refuse", "unpublished", "warn", "explain"] = "refuse"
+    """Excluded, excluded unless it is installed (nothing publishes what it requires), avoided where another
+    version fits as well, or allowed like any other."""
     rank: Rank = "missing feature"
     """The gravest consequence: it decides what is a warning, and in which order (`is_shown`)."""
     except_variant: str = ""
@@ -616,6 +619,12 @@ class KnownBad(Row, frozen=True, kw_only=True):
     def key(self) -> tuple[object, ...]:
         """Return the identity; a table has no hash."""
         return (*sorted(self.combination.items()), self.backend, self.gfx, self.site)
+
+    @property
+    def excludes(self) -> str:
+        """Why no release may be chosen, as a predicate; empty if one may be."""
+        verbs = {"refuse": "does not work", "unpublished": "cannot be installed"}
+        return f"{verbs[self.effect]}: {self.problem}" if self.effect in verbs else ""
 
     @property
     def is_grave(self) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from resolver.compiling.known_bad import bad_releases
 from resolver.errors import NoVersionError
 from resolver.facts.catalog import closed_names, is_elsewhere
 from resolver.facts.schema import Release, Sdist
@@ -26,6 +27,7 @@ from resolver.versions import (
     is_plain,
     newest_first,
     parse_specifier,
+    satisfies,
     shorten,
     version_key,
     version_or_none,
@@ -88,6 +90,8 @@ class InferredProvider:
             wider = self._with_releases(name)
             if not requirement.marker and _is_unmatched(wider, self._request, requirement):
                 project = self._indexes.project(name)
+                if project and self._is_excluded(requirement, project):
+                    continue  # the search says why
                 raise _no_release(self._catalog, requirement, self._request, project, self._indexes.urls)
 
     def _counts(self, name: str) -> bool:
@@ -113,6 +117,13 @@ class InferredProvider:
 
     def _is_on_index(self, name: str) -> bool:
         return _is_on_index(self._catalog, name, self._backend)
+
+    def _is_excluded(self, requirement: Requirement, project: Project) -> bool:
+        """Return whether the catalog excludes a release that a requirement allows."""
+        name, specifier = requirement.name, requirement.specifier
+        rows = bad_releases(self._catalog, self._request.target).get(name, ())
+        allowed = [one.version for one in project.releases if specifier and specifier.allows(one.version)]
+        return any(satisfies(version, row.combination[name]) for version in allowed for row in rows)
 
     def _allows_none(self, requirement: Requirement) -> bool:
         """Return whether a requirement on a package allows no release that the catalog lists."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from resolver.compiling.clauses import REQUEST, libstdcxx_by
 from resolver.compiling.distributions import WITHIN, beyond_bounds
-from resolver.compiling.known_bad import concerning
+from resolver.compiling.known_bad import bad_releases
 from resolver.compiling.problem import ABSENT, ALWAYS, Link, bits, is_prerelease, names_prerelease
 from resolver.errors import TooLargeError
 from resolver.indexes import InstalledFiles, evidence_against
@@ -277,15 +277,13 @@ class Projects(Part):
     def _known_problem(self, name: str, version: str) -> str:
         """Return why a known-bad row excludes a release, alone; empty if none does."""
         rows = () if self.world.is_for_cpu(name) else self._bad_releases.get(name, ())
-        return next((row.problem for row in rows if satisfies(version, row.combination[name])), "")
+        kept = name in self.world.installed
+        bad = (row for row in rows if satisfies(version, row.combination[name]))
+        return next((row.excludes for row in bad if not kept or row.effect == "refuse"), "")
 
     @cached_property
     def _bad_releases(self) -> dict[str, list[KnownBad]]:
-        found: dict[str, list[KnownBad]] = {}
-        for row in concerning(self.world.catalog, self.request.target):
-            if row.effect == "refuse" and len(row.combination) == 1:
-                found.setdefault(next(iter(row.combination)), []).append(row)
-        return found
+        return bad_releases(self.world.catalog, self.request.target)
 
     def _allows_prereleases(self, name: str, releases: Iterable[ProjectRelease]) -> bool:
         return (

@@ -105,7 +105,7 @@ def is_known_bad(judged: Judged, context: RuleContext) -> Iterator[Exclusion]:
     """Exclude a release that does not work according to the catalog."""
     problem = context.problem_of(judged.release.version)
     if problem:
-        yield Exclusion(f"does not work: {problem}")
+        yield Exclusion(problem)
 
 
 def fits_no_target(judged: Judged, context: RuleContext) -> Iterator[Exclusion]:

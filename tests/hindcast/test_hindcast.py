@@ -97,6 +97,21 @@ def _reason(answer: Conflict | MatrixError) -> str:
     )
 
 
+def _without_resolution(
+    catalog: Catalog, indexes: FakeIndexes, row: dict[str, Any], names: list[str], pins: str
+) -> str:
+    """Return the outcome if the names have no resolution: an image of the site may have what they mean."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(suggest, "SECONDS", 60.0)
+        answer = _answer(catalog, indexes, row, names, None)
+    if isinstance(answer, InternalError):
+        return "internal error"
+    suggested = answer.suggestions if isinstance(answer, Conflict) else ()
+    if any(one.request.target.base_image and one.request.preinstalled for one in suggested):
+        return "in an image of the site, which the answer names"
+    return "no resolution, theirs is refused by facts" if pins == "refused by facts" else "no resolution"
+
+
 def _judge(catalog: Catalog, indexes: FakeIndexes, row: dict[str, Any]) -> tuple[str, str, list[str]]:
     """Return the outcome for the pins, that of the own choice, and the differences."""
     requirements, unknown = _pinned(catalog, row)
@@ -118,7 +133,7 @@ def _judge(catalog: Catalog, indexes: FakeIndexes, row: dict[str, Any]) -> tuple
     ours = _answer(catalog, indexes, row, list(names), None)
     if not isinstance(ours, Resolution):
         differences.append(f"no pins: {_reason(ours)}")
-        return pins, "internal error" if isinstance(ours, InternalError) else "no resolution", differences
+        return pins, _without_resolution(catalog, indexes, row, list(names), pins), differences
     older = []
     for name, version, _ in map(_split, row["pins"]):
         pick = ours.pick(name)

@@ -362,12 +362,39 @@ def test_suggestions_for_the_cpu_have_the_name_that_was_asked_for(catalog: Catal
     found = answer(catalog, FakeIndexes({**projects(), **own, **OLD_NUMPY}), "tensorflow", LUMI)
     assert isinstance(found, Conflict)
     image, *others = found.suggestions
-    assert image.change.startswith(
-        "with the tensorflow-rocm 2.18.1 in the base image rocm/tensorflow:rocm6.4"
-    )
+    assert image.change.startswith("with the tensorflow-rocm 2.16.1 in the base image lumi-tensorflow-")
     assert image.request.preinstalled == Preinstalled(IMAGE)
     for one in others:
         assert has(one.request, "tensorflow") == (one.request.target.backend == "cpu")
+
+
+@pytest.mark.parametrize(
+    ("text", "day", "version"), [("jax", "2024-10-07", "0.4.28"), ("jax==0.4.13", "2024-03-01", "0.4.13")]
+)
+def test_the_jax_of_an_image_of_the_site_stays_although_nothing_publishes_its_plugin(
+    catalog: Catalog, text: str, day: str, version: str
+) -> None:
+    old = {"jax": {version: FakeRelease(wheels=(), sdist=True, uploaded="2024-01-01")}}
+    indexes = FakeIndexes({**projects(), **old})
+    found = answer(catalog, indexes, text, LUMI, day=day)
+    assert isinstance(found, Conflict)
+    assert f"jax {version} cannot be installed" in "\n".join(item.text for item in found.core)
+    request = next(one.request for one in found.suggestions if one.request.target.base_image)
+    assert request.target.base_image in {
+        row.image for row in catalog.images_at(LUMI, request.target.date, base=False)
+    }
+    lock = resolve(catalog, request, indexes)
+    assert isinstance(lock, Resolution)
+    jax = lock.pick("jax")
+    assert jax is not None
+    assert (jax.version, jax.origin) == (version, "preinstalled")
+
+
+def test_a_conflict_that_projects_of_indexes_only_precede_is_explained(catalog: Catalog) -> None:
+    kept = replace(ask(catalog, "jax", site=LUMI, day="2024-10-07"), preinstalled=Preinstalled(IMAGE))
+    found = resolve(catalog, kept, FakeIndexes({**projects(), "jax": {"0.4.28": FakeRelease()}}))
+    assert isinstance(found, Conflict)
+    assert "you asked to keep the content of the base image" in {item.text for item in found.core}
 
 
 @pytest.mark.parametrize("replaced", [(), ("deepspeed",)])
