@@ -25,5 +25,7 @@ myst_heading_anchors = 4
 html_theme = "furo"
 html_title = "matrix"
 html_extra_path = ["_extra"]
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 suppress_warnings = ["misc.highlighting_failure"]  # output of commands is not a language

@@ -133,6 +133,39 @@ def first_run() -> list[str]:
     return [line for block in re.findall(r"(?ms)^```\n(.*?)^```$", page) for line in block.splitlines()]
 
 
+def test_commands_of_pages_exist(flags: dict[str, set[str]]) -> None:
+    """Commands of blocks that no test runs, because they need a cluster, have options that exist."""
+    wrong, seen = [], 0
+    for page in [PROJECT / "README.md", PROJECT / "docs/tutorial.md", *(PROJECT / "docs/howto").glob("*.md")]:
+        for block in re.findall(r"(?ms)^```(?:bash)?\n(.*?)^```$", page.read_text()):
+            for line in block.replace("\\\n", " ").splitlines():
+                if not line.startswith("matrix "):
+                    continue
+                name, *words = shlex.split(line, comments=True)[1:]
+                options = {word.partition("=")[0] for word in words if word.startswith("--")} - {"--gfx90a"}
+                seen += 1
+                if (name not in flags and name != "--version") or not options <= flags.get(name, set()):
+                    wrong.append(f"{page.name}: {line}")
+    assert wrong == []
+    assert seen > 40
+
+
+def test_readme_says_of_its_command_what_the_command_says() -> None:
+    """The numbers beside the command are those of its plan, which another test compares with the program."""
+    readme, plan = ((PROJECT / name).read_text() for name in ("README.md", "docs/tutorial.md"))
+    (command,) = re.findall(r"(?m)^matrix build-container train.sif (.*) --site lumi-g$", readme)
+    assert f"$ matrix build-container train.sif {command} --date" in plan
+    number, time, cores = re.findall(
+        r"build-wheels  (\d) to build, at least (\d+) min with (\d) cores", plan
+    )[0]
+    words = ("no", "one", "two", "three", "four")
+    parts = (
+        f"{words[int(number)].capitalize()} of the {words[len(shlex.split(command))]} packages are compiled"
+    )
+    assert parts in readme
+    assert f"at least {time} minutes with {words[int(cores)]} cores" in readme
+
+
 def test_commands_of_first_run_exist(flags: dict[str, set[str]]) -> None:
     commands = [shlex.split(line, comments=True) for line in first_run() if line.startswith("matrix ")]
     assert {words[1] for words in commands} == {"check", "build-container", "env"}
