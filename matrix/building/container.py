@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 _SCRIPT_LACKS = 3
 """The exit code with which a script of `matrix env` reports that something is missing."""
+_MOST_BLAMED = 5
 _STATE = "state.json"
 _LARGEST_STATE = 1 << 22  # bytes
 
@@ -133,15 +134,23 @@ class Container:
         self.log.unlink(missing_ok=True)
         command = [*prefix, *self.maker.command(self.folder, self.new)]
         env = {name: value for name, value in os.environ.items() if name not in DISTURBING}
+        what = f"Making {self.path.name} with {self.program}"
         try:
-            run(command, what=f"Making {self.path.name} with {self.program}", log=self.log, env=env)
+            run(command, what=what, log=self.log, env=env)
         except CommandError as error:
             if error.code == _SCRIPT_LACKS:
                 raise EnvironmentLacksError(error.message) from None
-            raise
+            lines = [*error.lines, *self._blamed()]
+            raise CommandError(what, code=error.code, log=self.log, lines=lines) from None
         self.state.inputs, self.state.verified = inputs, False
         self.state.size, self.state.modified = _stamp(self.new)
         self.save()
+
+    def _blamed(self) -> list[str]:
+        """Return the last lines of the log: the lines of files with the packages that failed (`causes`)."""
+        place = re.compile(rf"\s+({re.escape(str(self.folder.resolve()))}/[^/]+:\d+: .*)")
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_MOST_BLAMED:]
+        return [match[1] for line in lines if (match := place.fullmatch(line))]
 
     def publish(self) -> None:
         """Give the new container its final name, in place of an older one."""

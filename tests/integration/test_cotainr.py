@@ -326,8 +326,9 @@ def test_cause_of_failed_pip_is_last(small: User) -> None:
     done = small.build_script("broken.sif")
     definition.write_text(sound)
     assert done.returncode not in {0, 3}
-    end = done.stderr.partition("build.sh: cotainr failed")[2]
-    assert "No matching distribution found for no-such-project==1.0" in end.splitlines()[-1], done.stdout
+    end = done.stderr.partition("build.sh: cotainr failed")[2].splitlines()
+    assert any("No matching distribution found for no-such-project==1.0" in line for line in end), done.stdout
+    assert end[-1] == f"    {definition}:{len(sound.splitlines()) + 1}: no-such-project==1.0", end
     assert "network" not in end
     assert not (small.work / "broken.sif").exists()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -300,8 +301,11 @@ def test_cause_of_failed_container_is_last(work: Path, capsys: Capture, monkeypa
     assert made() == 1
     error = capsys.readouterr().err.partition("error: ")[2]
     assert error.splitlines()[0] == "Making train.sif with cotainr failed with exit code 1."
-    causes = error.partition("\n  Log: ")[0].splitlines()[1:]
-    assert causes == ["    ERROR: No matching distribution found for torch==2.13.0"]
+    cause, line = error.partition("\n  Log: ")[0].splitlines()[1:]
+    assert cause == "    ERROR: No matching distribution found for torch==2.13.0"
+    place = re.fullmatch(rf"    ({work}/train\.sif\.files/env\.yml):(\d+): (torch==2\.13\.0\+cpu)", line)
+    assert place, line
+    assert f"- {place[3]} " in Path(place[1]).read_text().splitlines()[int(place[2]) - 1]
     assert "network" not in error
     assert "File cotainr/pack.py" not in error
     assert Path("train.sif").read_text() == "older"

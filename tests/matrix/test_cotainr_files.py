@@ -109,7 +109,7 @@ for name in PIP_CERT SSL_CERT_FILE REQUESTS_CA_BUNDLE CURL_CA_BUNDLE; do
     [ -z "$file" ] || cp "$file" "$name.copy"
 done
 singularity exec "$4" true
-if [ -n "$COTAINR_FAILS" ]; then echo half > "$2"; exit 7; fi
+if [ -n "$COTAINR_FAILS" ]; then echo half > "$2"; printf "%s\\n" "$COTAINR_SAYS"; exit 7; fi
 if [ -n "$COTAINR_SLEEPS" ]; then
     echo half > "$2"; mkdir "$TMPDIR/sandbox"
     sleep 60 & echo $! > sleeping.txt; wait
@@ -225,6 +225,45 @@ def test_failed_build_keeps_existing_container(scripted: Path) -> None:
     assert done.returncode == 1
     assert (scripted / "old.sif").read_text() == "old"
     assert sorted(path.name for path in scripted.glob("*.sif*")) == ["base image.sif", "old.sif"]
+
+
+NAMED = "deepspeed==0.19.8+cpu.torch2.13.0"
+OUTPUTS = {
+    "no such wheel": (
+        "Pip subprocess error:\nERROR: No matching distribution found for hjson (from deepspeed)",
+        [NAMED],
+    ),
+    "by its file": (
+        "ERROR: HTTP error 404 while getting https://x/deepspeed-0.19.8-py3-none-any.whl",
+        [NAMED],
+    ),
+    "named before": (
+        "Collecting torch\nCollecting DeepSpeed\n  error: subprocess-exited-with-error",
+        [NAMED],
+    ),
+    "conda": (
+        "PackagesNotFoundError: The following packages are not available:\n\n  - torch==2.13.0",
+        ["torch=="],
+    ),
+    "a conflict": ("ERROR: Cannot install deepspeed and torch because of conflicts", [NAMED, "torch=="]),
+    "not of a package": ("Collecting torch\nwarning: slow\nno space", []),
+    "names none": ("ERROR: Could not connect with python and pip", []),
+}
+"""What pip and conda print in cotainr, and the requirements that are to blame."""
+
+
+@pytest.mark.parametrize(("output", "blamed"), OUTPUTS.values(), ids=OUTPUTS)
+def test_lines_of_packages_that_failed_are_last(scripted: Path, output: str, blamed: list[str]) -> None:
+    base = str(scripted / "base image.sif")
+    done = run_script(scripted, MATRIX_BASE_IMAGE=base, COTAINR_FAILS="1", COTAINR_SAYS=output)
+    environment = scripted / "env" / "env.yml"
+    lines = environment.read_text().splitlines()
+    shown = [line.strip() for line in done.stderr.splitlines() if str(environment) in line]
+    expected = [(n, line) for want in blamed for n, line in enumerate(lines, 1) if f"- {want}" in line]
+    assert shown == [f"{environment}:{n}: {line.strip().removeprefix('- ')}" for n, line in expected]
+    assert len(expected) == len(blamed)
+    if blamed:
+        assert done.stderr.splitlines()[-1].strip() == shown[-1]
 
 
 def start_sleeping(folder: Path, temporary: Path) -> tuple[subprocess.Popen[str], int]:

@@ -29,7 +29,7 @@ code=0
 logged cotainr build "$new" --base-image "$image" --conda-env "$environment" --accept-licenses "$@" || code=$?
 if [ "$code" -ne 0 ]; then
     printf '%s: cotainr failed (exit code %s, its messages are above); %s was not changed\n' @SCRIPT@ "$code" "$target" >&2
-    cause=$(causes)
+    cause=$(causes "$environment")
     if [ -n "$cause" ]; then
         printf 'The cause is probably:\n%s\n' "$cause" >&2
     else

@@ -50,7 +50,7 @@ if [ "$code" -ne 0 ]; then
     printf '%s: @PROGRAM@ failed (exit code %s, its messages are above); %s was not changed\n' \
         @SCRIPT@ "$code" "$target" >&2
     free() { df -h --output=avail -- "$1" | tail -n 1 | tr -d ' '; }
-    cause=$(causes)
+    cause=$(causes @GIVEN@ "$requirements")
     if [ -n "$cause" ]; then
         printf 'The cause is probably:\n%s\n' "$cause" >&2
     else
