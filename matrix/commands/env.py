@@ -21,6 +21,7 @@ from matrix.consumers.shared.installation import (
     Layout,
     files_in_wheelhouse,
     index_of,
+    mpi_modules_of,
     pin,
     write_files,
 )
@@ -142,6 +143,7 @@ def emit(
         variables=context.run_variables(),
         has_compiler=bool(row and row.compiler),
         job=context.catalog_of_lock.job.get(lock.target.site),
+        mpi_modules=mpi_modules_of(context.catalog_of_lock, lock),
         problems=problems_of(context.catalog_of_lock, lock),
         host_glibc=_host_glibc(context) if consumer.runs_on_host else ("", ""),
     )

@@ -61,7 +61,8 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
 
 
 _Setting = tuple[str, str, str | None, list[str]]
-"""An operation (``set``, ``path``, ``use`` or ``load``), a name, a value, and the reason as comments."""
+"""An operation (``set``, ``path``, ``load``, or ``try`` if it may be missing), its name and value,
+and the reason as comments."""
 
 
 def _settings(installation: Installation, environment: Path, programs: Path) -> Iterator[_Setting]:
@@ -69,6 +70,10 @@ def _settings(installation: Installation, environment: Path, programs: Path) -> 
         yield "path", "MODULEPATH", module[0], []
         reason = "It binds file systems into containers. Unload this module to build a container."
         yield "load", module[1], None, comments([reason])
+    if environment.suffix in _IN_IMAGE:
+        about = "It puts the site's MPI in place of the image's MPICH, which has the same ABI."
+        for module, how in installation.mpi_modules.items():
+            yield "try", module, None, comments([about, f"To install it: {how}"])
     for row in installation.variables:
         if row.value is None or not REFERENCE.search(row.value):
             yield "set", row.name, row.value, reason_comments(row)
@@ -101,6 +106,8 @@ def _lua(name: str, text: list[str], settings: Iterable[_Setting]) -> Iterator[s
         yield from _lua_comments(reason)
         if operation == "load":
             yield f"depends_on({_lua_text(key)})"
+        elif operation == "try":
+            yield f"try_load({_lua_text(key)})"
         elif operation == "path":
             yield f"prepend_path({_lua_text(key)}, {_lua_text(value or '')})"
         else:
@@ -126,6 +133,8 @@ def _tcl(name: str, text: list[str], settings: Iterable[_Setting]) -> Iterator[s
         yield from reason
         if operation == "load":
             yield f"module load {_tcl_text(key)}"
+        elif operation == "try":
+            yield f"if {{[is-avail {_tcl_text(key)}]}} {{ module load {_tcl_text(key)} }}"
         elif operation == "path":
             yield f"prepend-path {key} {_tcl_text(value or '')}"
         elif value is None:

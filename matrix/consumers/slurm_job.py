@@ -118,16 +118,21 @@ def _options(job: Job, kind: str, *, gpus: bool) -> list[str]:
 
 
 def _modules(installation: Installation) -> list[str]:
-    if installation.container_module is None:
-        return []
-    folder, name = installation.container_module
-    return [
-        "# This module binds file systems into containers. It must not be loaded while one is built.",
-        'if [ ! -d "$environment" ]; then',
-        f"    module use {folder}",
-        f"    module load {name}",
-        "fi",
-    ]
+    lines = []
+    if installation.container_module is not None:
+        folder, name = installation.container_module
+        about = "This module binds file systems into containers. It must not be loaded while one is built."
+        lines += _in_image(about, f"module use {folder}", f"module load {name}")
+    for name, how in installation.mpi_modules.items():
+        about = "This module puts the site's MPI in place of the image's MPICH, which has the same ABI."
+        missing = f"job: mpi4py uses the image's MPI, as there is no module {name}: {how}"
+        load = f"if module is-avail {name}; then module load {name}"
+        lines += _in_image(about, load, f"else printf '%s\\n' {quote(missing)} >&2; fi")
+    return lines
+
+
+def _in_image(about: str, *lines: str) -> list[str]:
+    return [*comments([about]), 'if [ ! -d "$environment" ]; then', *(f"    {line}" for line in lines), "fi"]
 
 
 def _normal(job: Job, kind: str) -> str:

@@ -32,6 +32,20 @@ site = "lumi-g"
 ranks = 8
 cpus = 7
 modules = {{ "lumi-*" = ["{modules}", "bindings"] }}
+mpi-modules = {{ host-mpi = "eb host-mpi.eb", not-installed = "eb not-installed.eb" }}
+status = "observed"
+source = "tests"
+[[image]]
+name = "mine"
+rocm = "6.4.4"
+python = ["3.12"]
+glibc = "2.35"
+mpi = "MPICH 4.1.2"
+status = "observed"
+source = "tests"
+[[site-image]]
+site = "lumi-g"
+image = "mine"
 status = "observed"
 source = "tests"
 [[site-variable]]
@@ -58,7 +72,7 @@ module() {{
 }}
 state() {{
     echo "$1:"
-    env | grep -E '^(NCCL|FI_|MATRIX_TEST|MATRIX_ENV|BINDINGS|PATH=)' | sort
+    env | grep -E '^(NCCL|FI_|MATRIX_TEST|MATRIX_ENV|BINDINGS|HOST_MPI|PATH=)' | sort
     echo "which=$(command -v python)"
 }}
 export MODULEPATH= NCCL_SOCKET_IFNAME=mine MATRIX_TEST_UNSET=mine PATH=/usr/bin:/bin
@@ -76,6 +90,10 @@ echo second; module load second; echo "loaded=$LOADEDMODULES"
 module unload {name}
 module unload second
 state unloaded
+module load second
+state mpi
+module unload second
+state after
 """
 
 
@@ -86,16 +104,25 @@ def folder(rig: Rig) -> Path:
     base.mkdir()
     (base / "site").mkdir()
     (base / "site" / "bindings").write_text("#%Module1.0\nsetenv BINDINGS 1\n")
+    (base / "site" / "host-mpi").write_text("#%Module1.0\nsetenv HOST_MPI 1\n")
     (base / "facts.toml").write_text(FACTS.format(modules=base / "site"))
-    lock = base / "matrix.lock"
-    request = ["torch", "apex", "--site", "lumi-g", "--date", "2026-11-20"]
-    request += ["--catalog", str(base / "facts.toml")]
-    assert main(["resolve", *request, "-o", str(lock), "-q"]) == 0
+    options = ["--site", "lumi-g", "--date", "2026-11-20", "--catalog", str(base / "facts.toml"), "-q"]
+    requests = {"train": ["torch", "apex"], "second": ["torch", "mpi4py", "--base-image", "mine"]}
+    for name, request in requests.items():
+        assert main(["resolve", *request, *options, "-o", str(base / f"{name}.lock")]) == 0
     image = base / f"{NAME}.sif"
     image.symlink_to(rig.image)
     for where, name in ((base / FOLDER, "train"), (base / "other", "second")):
         where.mkdir()
-        command = ["env", "--for", "module", "--lock", str(lock), "--environment", str(image)]
+        command = [
+            "env",
+            "--for",
+            "module",
+            "--lock",
+            str(base / f"{name}.lock"),
+            "--environment",
+            str(image),
+        ]
         assert main([*command, "-o", str(where / f"{name}.lua"), "-q"]) == 0
     return base
 
@@ -104,7 +131,17 @@ def states(output: str) -> dict[str, list[str]]:
     """Return the lines that follow each heading of the script."""
     found: dict[str, list[str]] = {}
     for line in output.splitlines():
-        if line.rstrip(":") in {"avail", "help", "before", "load", "loaded", "second", "unloaded"}:
+        if line.rstrip(":") in {
+            "avail",
+            "help",
+            "before",
+            "load",
+            "loaded",
+            "second",
+            "unloaded",
+            "mpi",
+            "after",
+        }:
             lines = found.setdefault(line.rstrip(":"), [])
         else:
             lines.append(line)
@@ -144,3 +181,6 @@ def test_load_use_and_unload(rig: Rig, folder: Path, tool: str) -> None:
     if tool != "lmod":  # modulefile(4): unsetenv does not restore
         before.discard("MATRIX_TEST_UNSET=mine")
     assert unloaded == before
+    assert "HOST_MPI=1" in found["mpi"]
+    assert "BINDINGS=1" not in found["mpi"]
+    assert not {line for line in [*found["after"], *loaded] if line.startswith("HOST_MPI")}

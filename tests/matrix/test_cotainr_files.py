@@ -246,6 +246,10 @@ OUTPUTS = {
         ["torch=="],
     ),
     "a conflict": ("ERROR: Cannot install deepspeed and torch because of conflicts", [NAMED, "torch=="]),
+    "cotainr's colours": (
+        "\x1b[2K⣯ Sandbox/CondaInstall.err:-: \x1b[38;5;1mERROR: No distribution for one-more==1\x1b[0m",
+        ["one-more==1"],
+    ),
     "not of a package": ("Collecting torch\nwarning: slow\nno space", []),
     "names none": ("ERROR: Could not connect with python and pip", []),
 }
@@ -255,8 +259,9 @@ OUTPUTS = {
 @pytest.mark.parametrize(("output", "blamed"), OUTPUTS.values(), ids=OUTPUTS)
 def test_lines_of_packages_that_failed_are_last(scripted: Path, output: str, blamed: list[str]) -> None:
     base = str(scripted / "base image.sif")
-    done = run_script(scripted, MATRIX_BASE_IMAGE=base, COTAINR_FAILS="1", COTAINR_SAYS=output)
     environment = scripted / "env" / "env.yml"
+    environment.write_text(f"{environment.read_text()}      - one-more==1\n")
+    done = run_script(scripted, MATRIX_BASE_IMAGE=base, COTAINR_FAILS="1", COTAINR_SAYS=output)
     lines = environment.read_text().splitlines()
     shown = [line.strip() for line in done.stderr.splitlines() if str(environment) in line]
     expected = [(n, line) for want in blamed for n, line in enumerate(lines, 1) if f"- {want}" in line]

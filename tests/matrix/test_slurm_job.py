@@ -23,6 +23,26 @@ CCD_OF_GCD = {4: 0, 5: 1, 2: 2, 3: 3, 6: 4, 7: 5, 0: 6, 1: 7}
 
 Source: Lumi-supercomputer/LUMI-training-materials@d64bc58c8378:docs/2day-20260422/202-Binding.md."""
 
+MPI_IMAGES = """schema = 1
+""" + "".join(
+    f"""
+[[image]]
+name = "{name}"
+rocm = "6.2.4"
+python = ["3.12"]
+glibc = "2.35"
+mpi = "{mpi}"
+status = "observed"
+source = "tests"
+[[site-image]]
+site = "lumi-g"
+image = "{name}"
+status = "observed"
+source = "tests"
+"""
+    for name, mpi in (("mpich", "MPICH 4.1.2"), ("openmpi", "Open MPI 4.1.4"))
+)
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
@@ -41,6 +61,45 @@ def directives(script: Path) -> dict[str, str]:
     """Return the options of sbatch in a script, by name."""
     options = re.findall(r"(?m)^#SBATCH --([\w-]+)=?(.*)$", script.read_text())
     return dict(options)
+
+
+MODULE = """
+module() {{ echo "module $*" >&2; case "$1" in is-avail) [ "$2" = "$INSTALLED" ] ;; esac }}
+environment={environment}
+{lines}
+"""
+"""The lines of a job that load modules, with a stand-in for Lmod."""
+
+
+def test_mpi_of_the_site_replaces_that_of_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Source: lumi-userguide@0ff8fc9229a2, container-jobs.md. Users install the module."""
+    monkeypatch.chdir(tmp_path)
+    Path("facts.toml").write_text(MPI_IMAGES)
+    options = ["--site", "lumi-g", "--date", "2026-11-20", "--catalog", "facts.toml", "-q"]
+    texts = {}
+    for image, name in (("mpich", "mpi4py"), ("openmpi", "mpi4py"), ("mpich", "numpy")):
+        assert main(["resolve", "torch", name, "--base-image", image, *options]) == 0
+        assert main(["env", "--for", "slurm-job", "-o", ".", "-q"]) == 0
+        texts[image, name] = Path("job-nodes.sh").read_text()
+    assert [key for key, text in texts.items() if "bindings" in text.partition("#SBATCH")[2]] == [
+        ("mpich", "mpi4py")
+    ]
+    lines = re.findall(r"(?ms)^if \[\[ .*?^fi$", texts["mpich", "mpi4py"])
+    outputs = {}
+    for environment, installed in (("a.sif", "singularity-bindings"), ("a.sif", ""), ("run.sh", "")):
+        script = MODULE.format(environment=environment, lines="\n".join(lines))
+        run = subprocess.run(
+            ["bash", "-eu", "-c", script],
+            env={"INSTALLED": installed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        outputs[environment, installed] = run.stderr
+    assert outputs["a.sif", "singularity-bindings"].endswith("module load singularity-bindings\n")
+    missing = "mpi4py uses the image's MPI, as there is no module singularity-bindings: module load LUMI"
+    assert missing in outputs["a.sif", ""]
+    assert outputs["run.sh", ""] == ""
 
 
 def test_shellcheck_finds_nothing(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from resolver.versions import is_version
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Job, SiteVariable
     from resolver.model import Distribution, Resolution
 
@@ -40,6 +41,15 @@ MARK = "written by `matrix env"
 """Text at the top of every written file, which a user's file of the same name does not have."""
 _READ = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 _HEAD = 1000  # bytes that are searched for the mark
+
+
+def mpi_modules_of(catalog: Catalog, lock: Resolution) -> Mapping[str, str]:
+    """Return the modules with which mpi4py uses the site's MPI; none for an image with modules of its own."""
+    job, image = catalog.job.get(lock.target.site), catalog.image.get(lock.version_of("base-image"))
+    if job is None or image is None or not lock.version_of("mpi4py") or not image.mpi.startswith("MPICH"):
+        return {}
+    has_own = any(fnmatch.fnmatchcase(image.name, pattern) for pattern in job.modules)
+    return {} if has_own else job.mpi_modules
 
 
 class Installation(msgspec.Struct, frozen=True, dict=True):
@@ -60,6 +70,8 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     """The glibc of the machine that a consumer without base image runs on, and a name of the machine."""
     job: Job | None = None
     """How the site starts programs in Slurm jobs, if known."""
+    mpi_modules: Mapping[str, str] = {}
+    """Modules of the site whose MPI replaces that of the base image; see `Job.mpi_modules`."""
     problems: Sequence[str] = ()
     """Known problems that give wrong results or hang."""
 

@@ -14,7 +14,7 @@ causes() {
             if (!sub(/^[[:space:]]*- /, "") && FILENAME ~ /ml$/) next
             sub(/ --hash=.*/, "")
             name = $0; sub(/[^[:alnum:]._-].*/, "", name); name = plain(name)
-            if (name !~ /^(-.*|pip|python|conda-forge|)$/) line[name] = FILENAME ":" FNR ": " $0
+            if (name ~ /^[a-z0-9]/ && name != "pip" && name != "python") line[name] = FILENAME ":" FNR ": " $0
             next
         }
         { gsub(/\033\[[0-9;]*[A-Za-z]/, "") }
