@@ -190,6 +190,8 @@ class Libraries(Outcome, frozen=True):
     """The network plugins of RCCL, in the order in which RCCL searches for them."""
     plugin_variable: str = ""
     """The value of ``NCCL_NET_PLUGIN``."""
+    copied: list[str] = []
+    """The loaded objects that are copies of libraries of the system's ROCm."""
 
 
 class EnvironmentReply(msgspec.Struct, frozen=True, kw_only=True):

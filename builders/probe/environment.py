@@ -383,7 +383,8 @@ def _libraries(reply: EnvironmentReply) -> Iterator[Finding]:
             yield Finding("verify-library-twice", "warning", message, fix)
         elif paths:
             evidence = {"library": name, "member": paths[0]}
-            yield Finding("verify-library", "info", f"{name} loads from {paths[0]}", evidence=evidence)
+            copy = ", a copy of that in /opt/rocm/lib" if paths[0] in reply.libraries.copied else ""
+            yield Finding("verify-library", "info", f"{name} loads from {paths[0]}{copy}", evidence=evidence)
 
 
 def _network(reply: EnvironmentReply) -> Iterator[Finding]:

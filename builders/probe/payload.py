@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import filecmp
 import fnmatch
 import glob
 import hashlib
@@ -571,6 +572,7 @@ def libraries(modules: list[str]) -> dict[str, Any]:
     libstdcxx = [path for path in objects if os.path.basename(path).startswith("libstdc++.so")]
     return {
         "objects": objects,
+        "copied": [path for path in objects if is_copied(path)],
         "libstdcxx": [newest_symbols(path) for path in libstdcxx if os.path.exists(path)],
         "of_torch": [
             os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
@@ -581,6 +583,18 @@ def libraries(modules: list[str]) -> dict[str, Any]:
         "plugins": [loaded_plugin(one, modules) for one in network_plugins(objects)],
         "plugin_variable": os.environ.get("NCCL_NET_PLUGIN", ""),
     }
+
+
+ROCM_LIBRARIES = "/opt/rocm/lib"
+
+
+def is_copied(path: str) -> bool:
+    """Return whether a library of a distribution is the one of the system's ROCm."""
+    other = os.path.join(ROCM_LIBRARIES, os.path.basename(path))
+    try:
+        return not os.path.samefile(path, other) and filecmp.cmp(path, other, shallow=False)
+    except OSError:
+        return False
 
 
 def network_plugins(objects: list[str]) -> list[dict[str, Any]]:

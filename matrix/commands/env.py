@@ -27,7 +27,7 @@ from matrix.consumers.shared.installation import (
 )
 from matrix.input.request import host_glibc
 from matrix.show.render import shortened
-from resolver.compiling.known_bad import problems_of
+from resolver.compiling.known_bad import problems_of, replacements_of
 from resolver.errors import MatrixError, UsageError
 from resolver.versions import join_words
 
@@ -143,6 +143,7 @@ def emit(
         variables=context.run_variables(),
         has_compiler=bool(row and row.compiler),
         job=context.catalog_of_lock.job.get(lock.target.site),
+        replacements=replacements_of(context.catalog_of_lock, lock),
         mpi_modules=mpi_modules_of(context.catalog_of_lock, lock),
         problems=problems_of(context.catalog_of_lock, lock),
         host_glibc=_host_glibc(context) if consumer.runs_on_host else ("", ""),

@@ -8,7 +8,7 @@ component requires the new component, so that most solutions do not contain it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, get_args
 
 from msgspec.structs import replace
@@ -69,7 +69,8 @@ def known_bad_warnings(
 
 def notice_of(row: schema.KnownBad, title: str) -> Notice:
     """Return a known-bad combination as a warning."""
-    return Notice(row.id or "known-bad", "", f"{title}: {row.problem} ({row.source}).", row.summary)
+    same = "; the files of `env --for apptainer` and `build-layer` do the same" if row.from_image else ""
+    return Notice(row.id or "known-bad", "", f"{title}: {row.problem}{same} ({row.source}).", row.summary)
 
 
 def known_problems(
@@ -78,20 +79,36 @@ def known_problems(
     versions: Mapping[str, str],
     name: str = "",
     variants: Mapping[str, str] = {},
+    *,
+    copied: Collection[str] = (),
 ) -> list[str]:
-    """Return the known problems among versions that a component has part in, or else all the grave ones."""
+    """Return the known problems among versions that a component has part in, or else all the grave ones.
+
+    None that the installed files `copied` from the image solve.
+    """
     return [
         str(notice_of(row, title))
         for row, title in broken_combinations(catalog, target, versions, variants)
         if (name in row.combination if name else row.is_grave)
+        and not (row.from_image and all(any(path.endswith(file) for path in copied) for file in row.from_image))
     ]
 
 
-def problems_of(catalog: Catalog, lock: Resolution, name: str = "") -> list[str]:
-    """Return the known problems of a resolution that a component has part in, or else all the grave ones."""
+def problems_of(
+    catalog: Catalog, lock: Resolution, name: str = "", copied: Collection[str] = ()
+) -> list[str]:
+    """Return the known problems of a resolution; see `known_problems`."""
     versions = {pick.name: pick.version for pick in lock.picks}
     variants = {pick.name: pick.variant for pick in lock.picks}
-    return known_problems(catalog, lock.target, versions, name, variants)
+    return known_problems(catalog, lock.target, versions, name, variants, copied=copied)
+
+
+def replacements_of(catalog: Catalog, lock: Resolution) -> dict[str, dict[str, str]]:
+    """Return the files that the site's recipes replace with files of the image, by installed distribution."""
+    versions = {pick.name: pick.version for pick in lock.picks}
+    rows = [row for row, _ in broken_combinations(catalog, lock.target, versions)]
+    own = [pick.name for pick in lock.distributions if pick.origin != "preinstalled"]
+    return {name: row.from_image for row in rows if row.from_image for name in own if name in row.combination}
 
 
 def broken_combinations(

@@ -609,6 +609,8 @@ class KnownBad(Row, frozen=True, kw_only=True):
     """The gravest consequence: it decides what is a warning, and in which order (`is_shown`)."""
     except_variant: str = ""
     """A variant that does not have the problem, such as ``triton``, of a component of the combination."""
+    from_image: dict[str, str] = {}
+    """Installed files that the site's recipe replaces because of it, each with that file of the image."""
     backend: Backend | None = None
     """Only for this backend."""
     gfx: tuple[str, ...] = ()

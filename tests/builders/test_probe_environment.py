@@ -44,6 +44,7 @@ from builders.probe.payload import MARK, newest_symbols
 from builders.probe.wheel import judge_wheel
 from builders.scheduling.slurm import BatchJob, hours_of, job_script, partition_for, submit
 from builders.wheels.wheel import recorded_hash
+from resolver.compiling.known_bad import problems_of
 from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, UsageError
 from resolver.facts.catalog import load
 from resolver.facts.schema import Recipe, SiteVariable
@@ -316,6 +317,27 @@ def test_user_packages_that_shadow_are_errors() -> None:
     assert not errors(findings_of(last, own={"torch": "1.0"}))
     shut = findings_of(reply(user_site=UserSite("3.11", "it is a virtual environment")), own={"torch": "1.0"})
     assert (errors(shut), shut["verify-user-site-shut"].severity) == (set(), "info")
+
+
+def test_copied_library_is_recognized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payload, "ROCM_LIBRARIES", str(tmp_path / "rocm"))
+    for folder, content in (("rocm", "a"), ("copy", "a"), ("other", "b")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "librccl.so").write_text(content)
+    found = {
+        name: payload.is_copied(str(tmp_path / name / "librccl.so")) for name in ("rocm", "copy", "other")
+    }
+    assert found == {"rocm": False, "copy": True, "other": False}
+    assert not payload.is_copied(str(tmp_path / "copy" / "liblacking.so"))
+
+
+def test_problem_that_a_replaced_library_solves_is_not_reported() -> None:
+    torch = replace(lock().picks[1], version="2.7.1+rocm6.2.4")
+    found = replace(lock(), picks=(torch,))
+    ids = [text for text in problems_of(load(), found) if "librccl" in text]
+    assert len(ids) == 1
+    copied = [f"{SITE}/torch/lib/librccl.so"]
+    assert not [text for text in problems_of(load(), found, copied=copied) if "librccl" in text]
 
 
 def test_libraries_report_their_path() -> None:

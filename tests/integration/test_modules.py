@@ -90,9 +90,10 @@ echo second; module load second; echo "loaded=$LOADEDMODULES"
 module unload {name}
 module unload second
 state unloaded
-module load second
+module use {site}
+echo mpi; module load second
 state mpi
-module unload second
+echo after; module unload second
 state after
 """
 
@@ -156,6 +157,7 @@ def test_load_use_and_unload(rig: Rig, folder: Path, tool: str) -> None:
         tool=TOOLS[tool],
         folder=shlex.quote(str(folders[0])),
         other=shlex.quote(str(folders[1])),
+        site=shlex.quote(str(folder / "site")),
         name="train",
     )
     done = rig.run_as_user(["bash", "-u", "-c", script], cwd=work, env={"HOME": str(work)})

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -317,6 +321,50 @@ def test_definition_with_wheelhouse_downloads_nothing(work: Path, capsys: Captur
     assert "--no-index\n--find-links /opt/matrix-files/wheels\n--only-binary" in text
     assert "--extra-index-url" not in text
     assert f"    {work}/wheels /opt/matrix-files/wheels\n" in text
+
+
+def test_definition_replaces_the_libraries_that_the_recipe_of_the_site_replaces(work: Path) -> None:
+    """RCCL of torch's wheel crashed in LUMI's tests: the recipe copies the image's over it."""
+    lock = read_lock(work / "bare.lock")
+    torch = "2.7.1+rocm6.2.4"
+    picks = tuple(
+        replace(pick, version=torch, wheel_version=torch) if pick.name == "torch" else pick
+        for pick in lock.picks
+    )
+    write_lock(replace(lock, picks=picks), work / "old.lock")
+    assert env("apptainer", "-o", "container.def", lock="old.lock") == 0
+    text = Path("container.def").read_text()
+    program = text.partition("<<'REPLACE'\n")[2].partition("\nREPLACE\n")[0]
+    assert '"torch/lib/librccl.so": "/opt/rocm/lib/librccl.so"' in program
+    assert text.index("pip install") < text.index("<<'REPLACE'") < text.index("<<'CHECK'")
+    assert env("apptainer", "-o", "other.def") == 0
+    assert "REPLACE" not in Path("other.def").read_text()
+
+    Path("image").mkdir()
+    Path("image/librccl.so").write_text("of the image")
+    packages = work / "site"
+    info = packages / "torch-1.dist-info"
+    for path in (packages / "torch" / "lib", info):
+        path.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1\n")
+    (info / "RECORD").write_text("torch/__init__.py,,\ntorch/lib/librccl.so,,\ntorch-1.dist-info/RECORD,,\n")
+    (packages / "torch" / "lib" / "librccl.so").write_text("of the wheel")
+    program = program.replace("/opt/rocm/lib", str(work / "image"))
+    run = [sys.executable, "-c", program]
+    variables = {**os.environ, "PYTHONPATH": str(packages)}
+    subprocess.run(run, env=variables, check=True, capture_output=True)
+    assert (packages / "torch/lib/librccl.so").read_text() == "of the image"
+    digest = base64.urlsafe_b64encode(hashlib.sha256(b"of the image").digest()).decode().rstrip("=")
+    record = (info / "RECORD").read_text().splitlines()
+    assert record == [
+        "torch/__init__.py,,",
+        f"torch/lib/librccl.so,sha256={digest},12",
+        "torch-1.dist-info/RECORD,,",
+    ]
+    Path("image/librccl.so").unlink()
+    failed = subprocess.run(run, env=variables, check=False, capture_output=True, text=True)
+    assert failed.returncode == 1
+    assert "The image lacks" in failed.stderr
 
 
 def test_definition_says_how_to_check_base_image(work: Path) -> None:

@@ -72,6 +72,8 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     """How the site starts programs in Slurm jobs, if known."""
     mpi_modules: Mapping[str, str] = {}
     """Modules of the site whose MPI replaces that of the base image; see `Job.mpi_modules`."""
+    replacements: Mapping[str, Mapping[str, str]] = {}
+    """Files that are replaced with files of the image after the installation; see `replacements_of`."""
     problems: Sequence[str] = ()
     """Known problems that give wrong results or hang."""
 

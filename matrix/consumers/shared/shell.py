@@ -180,9 +180,18 @@ def environment_steps(installation: Installation, prefix: str, folder: str) -> s
         system="--system-site-packages" if keeps else "",
         limits=_limits(installation, prefix) if keeps else "",
         image_limits=f"-c {prefix}/image.txt" if keeps else "",
+        replace=_replace(installation, prefix),
         check=installed_check(installation.on_top, installation.preinstalled),
         hides=_hides(installation, prefix) if keeps else "",
     )
+
+
+def _replace(installation: Installation, prefix: str) -> str:
+    """Return the lines that replace files of wheels with files of the image, and note it in RECORD."""
+    if not installation.replacements:
+        return ""
+    program = fill("replace.py.txt", replaced=json.dumps(installation.replacements))
+    return f"{prefix}/bin/python - <<'REPLACE'\n{program}\nREPLACE"
 
 
 def _hides(installation: Installation, prefix: str) -> str:

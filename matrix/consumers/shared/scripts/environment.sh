@@ -33,6 +33,7 @@ without_pip=
 "$python" -m venv $without_pip @SYSTEM@ @PREFIX@
 @LIMITS@
 @VARIABLES@@PREFIX@/bin/python -m pip install @NO_DEPS@-r @FILES@/requirements.txt -c @FILES@/constraints.txt @IMAGE_LIMITS@
+@REPLACE@
 @PREFIX@/bin/python - <<'CHECK'
 @CHECK@
 CHECK
