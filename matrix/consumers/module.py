@@ -72,8 +72,8 @@ def _settings(installation: Installation, environment: Path, programs: Path) -> 
         yield "load", module[1], None, comments([reason])
     if environment.suffix in _IN_IMAGE:
         about = "It puts the site's MPI in place of the image's MPICH, which has the same ABI."
-        for module, how in installation.mpi_modules.items():
-            yield "try", module, None, comments([about, f"To install it: {how}"])
+        for name, how in installation.mpi_modules.items():
+            yield "try", name, None, comments([about, f"To install it: {how}"])
     for row in installation.variables:
         if row.value is None or not REFERENCE.search(row.value):
             yield "set", row.name, row.value, reason_comments(row)

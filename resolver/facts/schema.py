@@ -290,7 +290,7 @@ class Job(Row, frozen=True, kw_only=True):
     """The directory and the name of the module that binds file systems into containers, by pattern of the
     name of the base image. The module is loaded before a container runs."""
     mpi_modules: dict[str, str] = {}
-    """Modules that put the site's MPI in place of the MPICH of other images, each with how users install it."""
+    """Modules that put the site's MPI in place of other images' MPICH, each with how users install it."""
     binds: tuple[str, ...] = ()
     """Paths to bind into containers of other images."""
     bandwidth: float = 0.0

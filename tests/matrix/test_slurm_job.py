@@ -84,9 +84,9 @@ def test_mpi_of_the_site_replaces_that_of_the_image(tmp_path: Path, monkeypatch:
     assert [key for key, text in texts.items() if "bindings" in text.partition("#SBATCH")[2]] == [
         ("mpich", "mpi4py")
     ]
-    lines = re.findall(r"(?ms)^if \[\[ .*?^fi$", texts["mpich", "mpi4py"])
+    lines = re.findall(r"(?ms)^if \[ ! -d .*?^fi$", texts["mpich", "mpi4py"])
     outputs = {}
-    for environment, installed in (("a.sif", "singularity-bindings"), ("a.sif", ""), ("run.sh", "")):
+    for environment, installed in (("a.sif", "singularity-bindings"), ("a.sif", ""), (".", "")):
         script = MODULE.format(environment=environment, lines="\n".join(lines))
         run = subprocess.run(
             ["bash", "-eu", "-c", script],
@@ -99,7 +99,7 @@ def test_mpi_of_the_site_replaces_that_of_the_image(tmp_path: Path, monkeypatch:
     assert outputs["a.sif", "singularity-bindings"].endswith("module load singularity-bindings\n")
     missing = "mpi4py uses the image's MPI, as there is no module singularity-bindings: module load LUMI"
     assert missing in outputs["a.sif", ""]
-    assert outputs["run.sh", ""] == ""
+    assert outputs[".", ""] == ""
 
 
 def test_shellcheck_finds_nothing(folders: dict[str, Path], tmp_path: Path) -> None:
