@@ -90,9 +90,7 @@ def known_problems(
         str(notice_of(row, title))
         for row, title in broken_combinations(catalog, target, versions, variants)
         if (name in row.combination if name else row.is_grave)
-        and not (
-            row.from_image and all(any(path.endswith(file) for path in copied) for file in row.from_image)
-        )
+        and not (row.from_image and all(any(one.endswith(file) for one in copied) for file in row.from_image))
     ]
 
 
