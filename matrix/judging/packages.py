@@ -53,6 +53,9 @@ _CUDA_LABEL = re.compile(r"(?:^|[a-z0-9.]*?[0-9.])(cu\d{2,3})(?!\d)")
 """In a label: ``cu128``, ``pt21cu121`` (PyG) or ``torch2.4.cu12``, but not ``cpu``."""
 _CUDA_TAG = re.compile(r"cuda|(?<![a-z])cu\d{2,3}(?!\d)")
 _OF_COMMANDS = ("Dockerfile", "definition file", "script")
+_WITH_TORCH = re.compile(r"torch|vllm|sglang")
+"""In the name of an image: it has torch."""
+_KEPT = "pip keeps what the image has if it fulfils this, and takes PyPI's build, which is for CUDA, if not"
 """Kinds of files whose commands run one after another."""
 _SWITCH = re.compile(r"(^|_)(HIP|ROCM|USE|FORCE|WITH)(_|$)")
 """In the name of a variable that chooses what a build is for."""
@@ -653,7 +656,7 @@ def _needs_torch(catalog: Catalog, name: str) -> bool:
 
 
 def built_here(reading: Reading, catalog: Catalog) -> dict[Item, str]:
-    """Return what pip builds for ROCm, or may, because of the commands before it, with the evidence.
+    """Return what pip builds for ROCm or keeps, or may, because of what was there before, with the evidence.
 
     A build that is not isolated has the torch that was installed before. pip isolates every build since 25.3,
     and before only those of projects with build requirements in their pyproject.toml.
@@ -663,16 +666,20 @@ def built_here(reading: Reading, catalog: Catalog) -> dict[Item, str]:
     if reading.document is not None or reading.installed:
         return found
     may_have_torch = reading.kind.endswith(_OF_COMMANDS)  # what runs them may have it
+    in_image = False
     for item in reading.items:
         image = catalog.image.get(PurePosixPath(item.url).name) if item.installer == "image" else None
         has_torch = item.name == "torch" or (
             item.installer == "image" and (not image or "torch" in image.holds)
         )
         may_have_torch = may_have_torch or has_torch
+        in_image = in_image or (not image and item.installer == "image" and bool(_WITH_TORCH.search(item.url)))
         if item.installer != "pip" or "+" in item.version or item.url.endswith(".whl"):
             continue
-        if item.name in TORCH_FAMILY and any(map(torch_index, item.indexes or reading.index_urls)):
-            continue  # a wheel
+        if item.name in TORCH_FAMILY and not item.url:  # a wheel
+            if in_image and not any(map(torch_index, item.indexes or reading.index_urls)):
+                found[item] = _KEPT
+            continue
         name = item.name or _repository_name(item.url)
         wanted = switches(catalog, name)
         if wanted and wanted.items() <= reading.variables.items():
