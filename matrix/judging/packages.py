@@ -673,7 +673,9 @@ def built_here(reading: Reading, catalog: Catalog) -> dict[Item, str]:
             item.installer == "image" and (not image or "torch" in image.holds)
         )
         may_have_torch = may_have_torch or has_torch
-        in_image = in_image or (not image and item.installer == "image" and bool(_WITH_TORCH.search(item.url)))
+        in_image = in_image or (
+            not image and item.installer == "image" and bool(_WITH_TORCH.search(item.url))
+        )
         if item.installer != "pip" or "+" in item.version or item.url.endswith(".whl"):
             continue
         if item.name in TORCH_FAMILY and not item.url:  # a wheel
