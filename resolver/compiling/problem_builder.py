@@ -158,11 +158,16 @@ class ProblemBuilder:
         """Add a component, and sort its candidates in the order of preference.
 
         The highest rank comes first, or the lowest if the request prefers the oldest. Within a rank, the
-        candidate without a variant comes first. Versions that the site advises come before the others. `last`
-        takes precedence over the advice: the lowest value comes first. The version to keep comes before all
-        others.
+        candidate without a variant comes first, then what a proven set of the site has, then the newest by
+        day: the commits of a branch have one version. Versions that the site advises come before the others.
+        `last` takes precedence over the advice: the lowest value comes first. The version to keep comes
+        before all others.
         """
         ordered = sorted(candidates, key=lambda candidate: candidate.variant)
+        if ordered and ordered[-1].variant:
+            day, sets = self.request.target.date, self.catalog.proven_at(self.request.target.site)
+            proven = {row.picks.get(name) for row in sets if row.date is None or row.date <= day}
+            ordered.sort(key=lambda one: (one.variant != "", one.key not in proven, -_day(one)))
         ordered.sort(key=rank, reverse=self.request.prefer != "oldest")
         if advice := self.advice.get(name):
             ordered.sort(key=lambda candidate: not is_advised(advice, candidate.version))
@@ -340,6 +345,12 @@ def advice_for(catalog: Catalog, request: Request) -> dict[str, schema.SiteAdvic
         for row in catalog.site_advice.values()
         if row.site == target.site and within(row, target.date)
     }
+
+
+def _day(candidate: Candidate) -> int:
+    """Return the day on which a release could first be had, as a number; 0 if it is not known."""
+    released = candidate.release and candidate.release.released
+    return released.toordinal() if released else 0
 
 
 def is_advised(advice: schema.SiteAdvice, version: str) -> bool:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from resolver.answers.resolution import edges_of, generations
 from resolver.answers.resolve import resolve
+from resolver.compiling import compile_problem
 from resolver.compiling.problem import Relation, RelationRow, Variable
 from resolver.errors import CycleError
 from resolver.facts.catalog import Catalog
@@ -136,3 +137,21 @@ def test_extensions_come_after_torch_and_triton(catalog: Catalog) -> None:
     assert rank["ninja"] < rank["flash-attn"]
     hidden = {edge.object for edge in answer.edges if edge.subject == "flash-attn" and not edge.declared}
     assert hidden >= {"torch", "ninja", "psutil"}
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "site", "expected"),
+    [
+        ("apex", "1.4.0", "lumi-g", ["", "dbda778", "e5a11e7", "ac13eaf"]),
+        ("apex", "1.7.0a0", "lumi-g", ["e5f4a5ec", "ee8c524"]),
+        ("causal-conv1d", "1.5.4", "lumi-g", ["22a4577", "67e0a9d"]),
+        ("causal-conv1d", "1.5.4", "frontier", ["67e0a9d", "22a4577"]),
+    ],
+)
+def test_commits_of_a_version_are_ordered_by_proof_and_day(
+    catalog: Catalog, name: str, version: str, site: str, expected: list[str]
+) -> None:
+    """LUMI's set has 22a4577 of causal-conv1d, and a later image 67e0a9d."""
+    problem = compile_problem(catalog, ask(catalog, name, site=site))
+    found = [one.variant for one in problem.variables[name].candidates if one.version == version]
+    assert found == expected
