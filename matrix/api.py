@@ -241,12 +241,12 @@ def write_lock(resolution: Resolution, path: str | Path = "matrix.lock") -> None
 
     Raise `OSError` if the file cannot be written.
     """
-    from builders.containers.image import with_cached_digest
+    from builders.containers.image import with_pinned_image
     from builders.storage.files import write_atomic
     from matrix.input.locking import note_own
     from resolver.lock import dumps
 
-    text = dumps(with_cached_digest(resolution))
+    text = dumps(with_pinned_image(resolution, Path(path)))
     write_atomic(Path(path), text)
     note_own(text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 import struct
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.containers.squashfs import MAGIC
-from builders.storage.files import cache_root, sha256_of, write_atomic
+from builders.storage.files import cache_root, sha256_of, share_finished, write_atomic
+from builders.storage.lease import exclusive_lock
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
 from resolver.versions import shorten
 
@@ -34,6 +36,7 @@ _UNSTABLE = ("dev", "proc", "run", "sys", "tmp")
 """Directories of an unpacked image whose content does not belong to it."""
 _DIGESTED = ("etc/os-release", "usr/lib/os-release", "var/lib/dpkg/status")
 """Files of an unpacked image whose content is part of its digest, in addition to ROCm's ``.info``."""
+_COPIED = 1 << 24  # bytes at a time
 _LARGEST_DIGESTED = 100_000_000  # bytes of such a file
 
 _FileState = tuple[str, int, int, int]
@@ -267,12 +270,49 @@ def image_name(given: str, catalog: Catalog) -> str:
     return given
 
 
-def with_cached_digest(resolution: Resolution) -> Resolution:
-    """Add the digest of the chosen base image if it has none and the digest was computed before.
+def with_pinned_image(resolution: Resolution, lock: Path) -> Resolution:
+    """Add the digest of the base image, if it is known or the image is a link; prefer a copy beside the lock.
 
-    Computing it would read tens of gigabytes, which only a build does.
+    Sites repoint links, so the path is then that of the file. For other files of a site, only a build
+    computes the digest, because that reads tens of gigabytes.
     """
     image = resolution.image
-    if image is None or image.digest or not image.path.startswith("/") or not is_local(Path(image.path)):
+    if image is None or not image.path.startswith("/") or not is_local(path := Path(image.path)):
         return resolution
-    return replace(resolution, image=replace(image, digest=cached_digest(Path(image.path))))
+    digest = image.digest or cached_digest(path)
+    if path.is_symlink():
+        found = find_image(path)
+        digest, path = digest or found.digest, found.path
+    if digest:
+        copy = _copy_path(LocalImage(image.name, path, digest.removeprefix("sha256:")), lock)
+        path = copy if copy.is_file() and find_image(copy).digest == digest else path
+    return replace(resolution, image=replace(image, digest=digest, path=str(path)))
+
+
+def copy_image(locked: BaseImage, lock: Path) -> BaseImage:
+    """Copy the base image of a lock to the lock's directory, unless it is there, and return that of the copy.
+
+    A copy that was interrupted continues. Raise `OSError` if it cannot be written.
+    """
+    image = locked_image(locked)
+    if image.path.is_dir():
+        msg = f"The base image {image.path} is a directory. Only files are copied."
+        raise UsageError(msg, hint="Make an image of it with `apptainer build image.sif DIRECTORY`.")
+    copy = _copy_path(image, lock)
+    part = copy.with_name(f".{copy.name}.part")
+    with exclusive_lock(part):
+        if not copy.is_file() or find_image(copy).sha256 != image.sha256:
+            with image.path.open("rb") as source, part.open("ab") as target:
+                source.seek(target.tell())
+                shutil.copyfileobj(source, target, _COPIED)
+            if sha256_of(part) != image.sha256:
+                part.unlink()
+                msg = f"The copy of {image.path} differs from the image, which may have changed meanwhile."
+                raise EnvironmentLacksError(msg, hint="Run the command again: it copies the whole image.")
+            part.replace(copy)
+            share_finished(copy)
+    return replace(locked, path=str(copy), digest=image.digest)
+
+
+def _copy_path(image: LocalImage, lock: Path) -> Path:
+    return lock.absolute().parent / f"{stem(Path(image.name))}-{image.sha256[:12]}.sif"

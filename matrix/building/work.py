@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from builders.building.inputs import unlocked_requirements
 from builders.building.records import TaskState
-from builders.containers.image import with_cached_digest
+from builders.containers.image import with_pinned_image
 from builders.findings import Finding
 from builders.index import Index
 from builders.machine.process import output_of
@@ -207,7 +207,7 @@ class _Work:
         return self._of_lock.lock
 
     def _use(self, answer: Resolution) -> None:
-        lock = with_cached_digest(answer)
+        lock = with_pinned_image(answer, self.context.lock_path)
         self._text = dumps(answer)
         self._of_lock = self.context.with_lock(lock)
         for warning in answer.warnings:
@@ -242,6 +242,7 @@ class _Work:
             return 1
         for warning in answer.warnings:
             self.console.warning(warning)
+        answer = with_pinned_image(answer, path)
         is_valid = earlier is not None and is_unchanged(earlier, answer)
         if earlier is not None and earlier.target.base_image != answer.target.base_image:
             self.console.info("\n".join(moves(earlier, answer)))
@@ -252,7 +253,7 @@ class _Work:
                 self._done("resolve", f"wrote {path}")
             self.container.state.resolved_from = self._indexes()
             self.container.save()
-        self._use(earlier if earlier is not None and is_valid else with_cached_digest(answer))
+        self._use(earlier if earlier is not None and is_valid else answer)
         return 0
 
     def _is_answered_by(self, lock: Resolution) -> bool:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from builders.building.expected_time import Resources, expected_time
 from builders.building.rebuild import rebuild_wheel
 from builders.building.records import State, TaskState
-from builders.containers.image import with_cached_digest
+from builders.containers.image import with_pinned_image
 from builders.environments.wheelhouse import check_of, prebuilt
 from builders.findings import Finding
 from builders.index import Index
@@ -232,7 +232,7 @@ def _with_lock(context: Context, names: Sequence[str]) -> Context | None:
     if isinstance(answer, Conflict):
         show_conflict(answer, context, args.lock)
         return None
-    lock = with_cached_digest(answer)
+    lock = with_pinned_image(answer, args.lock)
     if not args.dry_run:
         write_lock(lock, args.lock)
         console.info(f"There was no lock; resolved and wrote {args.lock}.")

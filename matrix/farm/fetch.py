@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from builders.building.inputs import Limits, unmet_requirements, wheels_of
 from builders.building.plan import plan
+from builders.containers.image import copy_image
 from builders.environments.wheelhouse import check_of
 from builders.index import Index
 from builders.index_client.metadata import top_files
@@ -21,7 +22,7 @@ from builders.sources import FetchedItem, FetchResult, MissingItem, fetch_all, f
 from builders.storage.files import cache_root, link_or_copy, make_directories
 from builders.storage.io_errors import explain_io_errors
 from builders.wheels.wheel import DamagedError
-from matrix.api import package_indexes
+from matrix.api import package_indexes, write_lock
 from matrix.building.locked import check_sources, wheels_of_lock
 from matrix.command_line.options import add_build_host_options, add_format, add_index, add_lock, add_names
 from matrix.input.locking import exclude_pick, same_image
@@ -84,6 +85,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--base-image", metavar="NAME|PATH", help="use this base image instead of the path in the lock"
     )
     parser.add_argument(
+        "--copy-image",
+        action="store_true",
+        help="also copy the base image beside the lock, which then names the copy",
+    )
+    parser.add_argument(
         "--offline", action="store_true", help="download nothing; check whether the cache is complete"
     )
     parser.add_argument(
@@ -97,9 +103,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(context: Context) -> int:
     """Run the command."""
+    if context.args.copy_image:
+        context = _with_copied_image(context)
     result = fetch_lock(context)
     _report(result, context.args, context.console)
     return exit_code_of(result)
+
+
+def _with_copied_image(context: Context) -> Context:
+    lock = context.lock
+    if lock.image is None:
+        msg = "The lock has no base image to copy."
+        raise UsageError(msg, hint="Leave out --copy-image.")
+    folder = context.lock_path.absolute().parent
+    with explain_io_errors(folder, hint="Free some space; the copy then continues."):
+        image = copy_image(lock.image, context.lock_path)
+    if image != lock.image:
+        lock = replace(lock, image=image)
+        write_lock(lock, context.lock_path)
+        context.console.info(f"{context.lock_path} names {image.path}, a copy of the base image.")
+    return context.with_lock(lock)
 
 
 def exit_code_of(result: FetchResult) -> int:

@@ -198,6 +198,12 @@ def changed_facts(lock: Resolution, again: Resolution, path: Path) -> list[str]:
         for file in after
         if before.get(file, after[file]) != after[file]
     ]
+    one, other = lock.image, again.image
+    if one and other and one.name == other.name and one.digest and other.digest not in {"", one.digest}:
+        sentences.append(
+            f"The base image {one.name} has changed since {path} was written: {one.path} was {one.digest}, "
+            f"{other.path} is {other.digest}."
+        )
     if is_same_request(lock.request, again.request):
         sentences += [f"{path} was resolved without the facts in {file}." for file in after.keys() - before]
         sentences += [

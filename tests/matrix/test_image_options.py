@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 
 from builders.building import plan
 from builders.containers import inspection
-from builders.containers.image import LocalImage, find_image, image_name
+from builders.containers.image import LocalImage, copy_image, find_image, image_name
 from builders.containers.inspection import ImageFacts
 from builders.diagnosis import doctor as machine
 from builders.recipes import Program
@@ -23,7 +26,7 @@ from matrix.judging import machine as judged_machine
 from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.facts.catalog import load
 from resolver.lock import read_lock
-from resolver.model import Resolution
+from resolver.model import BaseImage, Resolution
 from tests.builders.test_base_image import sif
 from tests.support.commands import run_json
 
@@ -177,6 +180,88 @@ def test_fetch_accepts_image_that_has_moved(
     assert (lost["message"], used) == ("no container runtime", [moved])
     answer = run_json(capsys, "farm", "fetch", "--base-image", KNOWN, code=2)
     assert f"You asked for base image {KNOWN}, but matrix.lock was resolved for mine." in answer["message"]
+
+
+@pytest.fixture
+def link(image: Path, tmp_path: Path) -> Path:
+    """Return a link of a site to the first of two images, outside of the project; see `image`."""
+    image.rename(tmp_path / "unused")
+    site = tmp_path / "site"
+    site.mkdir()
+    for number in (1, 2):
+        sif(site / f"release{number}.sif", f"data {number}".encode() * 1000)
+    (site / "mine.sif").symlink_to("release1.sif")
+    return site / "mine.sif"
+
+
+def test_changed_link_is_a_named_difference(link: Path, capsys: Capture) -> None:
+    run_json(capsys, "resolve", *ASKED, "--base-image", str(link))
+    before = read_lock(Path("matrix.lock")).image
+    assert before is not None
+    first = find_image(link)
+    assert (before.path, before.digest) == (str(first.path), first.digest)
+    link.unlink()
+    link.symlink_to("release2.sif")
+    assert main(["resolve"]) == 0
+    other = find_image(link)
+    assert (
+        f"The base image mine has changed since matrix.lock was written: {first.path} was {first.digest}, "
+        f"{other.path} is {other.digest}."
+    ) in " ".join(capsys.readouterr().err.split())
+
+
+def test_steps_use_the_copy_of_the_image(link: Path, capsys: Capture) -> None:
+    run_json(capsys, "resolve", *ASKED, "--base-image", str(link))
+    digest = find_image(link).digest
+    fetched = ["farm", "fetch", "deepspeed", "--only-sources", "--copy-image", "--offline"]
+    run_json(capsys, *fetched, code=3)  # nothing else is in the cache
+    copy = Path(f"mine-{digest[7:19]}.sif").absolute()
+    for _ in range(2):  # resolving again keeps the copy
+        locked = read_lock(Path("matrix.lock")).image
+        assert locked is not None
+        assert (locked.path, locked.digest) == (str(copy), digest)
+        run_json(capsys, "resolve", *ASKED, "--base-image", str(link))
+    link.resolve().unlink()
+    assert main(["env", "--for", "cotainr", "-o", ".", "-q"]) == 0
+    assert f"image=${{MATRIX_BASE_IMAGE:-{copy}}}" in Path("build.sh").read_text()
+    run_json(capsys, *fetched, code=3)
+    assert not [*Path().glob(".mine*")]
+    copy.write_bytes(copy.read_bytes()[:-1] + b"?")
+    answer = run_json(capsys, *fetched, code=1)
+    assert "The base image has changed" in answer["message"]
+
+
+def test_killed_copy_continues(link: Path, tmp_path: Path) -> None:
+    """The copying process ends by SIGKILL after a part, as by the limit of a login node."""
+    locked = BaseImage("mine", str(link.resolve()))
+    program = (
+        "import os, pathlib, shutil, signal\n"
+        "from builders.containers import image\n"
+        "from resolver.model import BaseImage\n"
+        "def copy(source, target, size):\n"
+        "    target.write(source.read(1000)); target.flush(); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "shutil.copyfileobj = copy\n"
+        f"image.copy_image(BaseImage('mine', {locked.path!r}), pathlib.Path('matrix.lock'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=False)
+    assert done.returncode == -signal.SIGKILL
+    (part,) = tmp_path.glob(".mine-*.part")
+    assert part.stat().st_size == 1000
+    assert not [*tmp_path.glob("mine-*.sif")]
+    part.write_bytes(part.read_bytes()[:900])
+    copied = copy_image(locked, tmp_path / "matrix.lock")
+    assert Path(copied.path).read_bytes() == link.read_bytes()
+    assert copied.digest == find_image(link).digest
+    assert not [*tmp_path.glob(".mine-*.part")]
+
+
+def test_damaged_part_of_a_copy_is_not_used(link: Path, tmp_path: Path) -> None:
+    locked = BaseImage("mine", str(link.resolve()))
+    part = tmp_path / f".mine-{find_image(link).sha256[:12]}.sif.part"
+    part.write_bytes(b"other bytes")
+    with pytest.raises(EnvironmentLacksError, match="differs from the image"):
+        copy_image(locked, tmp_path / "matrix.lock")
+    assert Path(copy_image(locked, tmp_path / "matrix.lock").path).read_bytes() == link.read_bytes()
 
 
 @pytest.fixture
