@@ -62,6 +62,8 @@ class ContainerState(msgspec.Struct):
     size: int = 0
     modified: int = 0
     """With `size`, tells whether the container is the one that was made: nanoseconds since the epoch."""
+    made: tuple[int, ...] = ()
+    """The `modified` of the last results, one of which has the final name."""
     verified: bool = False
     resolved_from: str = ""
     """Digest of the inputs of the last resolution that are not in the lock."""
@@ -118,6 +120,13 @@ class Container:
         elif self.maker.makes == "layer" and self.path.exists() and not is_squashfs(self.path):
             msg = f"{self.path} exists and is not a layer (a squashfs file). It would be replaced."
             raise UsageError(msg, hint="Name another file.")
+        elif self.maker.makes == "layer" and self.state.made and self._is_changed:
+            msg = f"{self.path} was changed after this command made it. It would be replaced."
+            raise UsageError(msg, hint="Move it away, and add what it needs to the requirements.")
+
+    @property
+    def _is_changed(self) -> bool:
+        return self.path.exists() and _stamp(self.path)[1] not in self.state.made
 
     @property
     def program(self) -> str:
@@ -144,6 +153,7 @@ class Container:
             raise CommandError(what, code=error.code, log=self.log, lines=lines) from None
         self.state.inputs, self.state.verified = inputs, False
         self.state.size, self.state.modified = _stamp(self.new)
+        self.state.made = (*self.state.made[-3:], self.state.modified)
         self.save()
 
     def _blamed(self) -> list[str]:

@@ -42,17 +42,31 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     environment = layout.environment or Path("container.sif").absolute()
     folder = layout.folder.resolve()
     is_directory = environment.suffix not in _IN_IMAGE
-    programs = environment / "bin" if is_directory else folder / f"{name}.bin"
-    for path in (environment, programs):
+    own = folder / f"{name}.bin"
+    programs = environment / "bin" if is_directory else own
+    for path in (environment, programs, own):
         if not str(path).isprintable() or ":" in str(path):
             msg = f"The module cannot add {str(path)!r} to PATH, because of its colon or control characters."
             raise UsageError(msg, hint="Move the directory, or name a link to it.")
     about = [f"{installation.heading}; {MARK} --for module`."]
     text = _help(installation, environment, programs, is_directory=is_directory)
-    lines = list(_settings(installation, environment, programs))
+    lines = list(_settings(installation, environment, *dict.fromkeys((own, programs))))
     lua = [*_lua_comments(comments(about)), *_lua(name, text, lines), ""]
     tcl = ["#%Module1.0", *comments(about), *_tcl(name, text, lines), ""]
-    files = [WrittenFile(layout.main, "\n".join(lua)), WrittenFile(name, "\n".join(tcl))]
+    extend = fill(
+        "extend_venv.sh",
+        about="\n".join(comments(about)),
+        environment=quote(str(environment)),
+        python=quote(str(programs / "python")),
+        in_container="" if is_directory else "1",
+        folder=quote(str(folder)),
+        name=quote(name),
+    )
+    files = [
+        WrittenFile(layout.main, "\n".join(lua)),
+        WrittenFile(name, "\n".join(tcl)),
+        WrittenFile(f"{name}.bin/extend-venv-activate", f"{extend}\n", executable=True),
+    ]
     if not is_directory:
         script = _wrapper(installation, environment, about)
         torch = ("torchrun",) if any(pick.name == "torch" for pick in installation.lock.distributions) else ()
@@ -65,7 +79,7 @@ _Setting = tuple[str, str, str | None, list[str]]
 and the reason as comments."""
 
 
-def _settings(installation: Installation, environment: Path, programs: Path) -> Iterator[_Setting]:
+def _settings(installation: Installation, environment: Path, *programs: Path) -> Iterator[_Setting]:
     if environment.suffix in _IN_IMAGE and (module := installation.container_module):
         yield "path", "MODULEPATH", module[0], []
         reason = "It binds file systems into containers. Unload this module to build a container."
@@ -78,7 +92,7 @@ def _settings(installation: Installation, environment: Path, programs: Path) -> 
         if row.value is None or not REFERENCE.search(row.value):
             yield "set", row.name, row.value, reason_comments(row)
     yield "set", "MATRIX_ENVIRONMENT", str(environment), comments(["For the scripts of --for slurm-job."])
-    yield "path", "PATH", str(programs), []
+    yield from (("path", "PATH", str(path), []) for path in programs)
 
 
 def _help(installation: Installation, environment: Path, programs: Path, *, is_directory: bool) -> list[str]:

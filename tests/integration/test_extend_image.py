@@ -256,6 +256,67 @@ def test_layer_holds_only_what_the_image_lacks(user: User) -> None:
     assert (user.work / "x.sqsh").read_bytes() == first
 
 
+SETUP = """
+from setuptools import Extension, setup
+setup(name="plainext", version="1.0", ext_modules=[Extension("plainext", ["plainext.c"])])
+"""
+SETUP_TORCH = """
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CppExtension
+setup(name="torchext", version="1.0", install_requires=["torch"], cmdclass={"build_ext": BuildExtension},
+      ext_modules=[CppExtension("torchext", ["torchext.cpp"])])
+"""
+PLAIN = """
+#include <Python.h>
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "plainext", 0, -1, 0, 0, 0, 0, 0};
+PyMODINIT_FUNC PyInit_plainext(void) { return PyModule_Create(&module); }
+"""
+OF_TORCH = """
+#include <Python.h>
+#include <torch/version.h>
+namespace at { int get_num_threads(); }
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "torchext", 0, -1, 0, 0, 0, 0, 0};
+PyMODINIT_FUNC PyInit_torchext(void) {
+    PyObject *made = PyModule_Create(&module);
+    PyModule_AddStringConstant(made, "headers", TORCH_VERSION);
+    PyModule_AddIntConstant(made, "threads", at::get_num_threads());
+    return made;
+}
+"""
+
+
+@pytest.mark.long
+def test_layer_is_compiled_against_the_torch_of_its_image(rig: Rig) -> None:
+    """The image has a compiler. Both extensions are sdists; one includes and calls the image's torch."""
+    one = User(rig, rig.work(), make_laif_image(rig, rig.image))
+    sources = {"plainext": (SETUP, "c", PLAIN), "torchext": (SETUP_TORCH, "cpp", OF_TORCH)}
+    (one.work / "sdists").mkdir()
+    for name, (setup, suffix, source) in sources.items():
+        tree = rig.work() / f"{name}-1.0"
+        tree.mkdir()
+        (tree / "setup.py").write_text(setup)
+        (tree / f"{name}.{suffix}").write_text(source)
+        (tree / "PKG-INFO").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        shutil.make_archive(str(one.work / "sdists" / tree.name), "gztar", tree.parent, tree.name)
+    words = ["build-layer", "x.sqsh", *sources, "einops", "--base-image", str(one.image), "--format", "json"]
+    target = ["--site", "local", "--backend", "rocm", "--gfx90a", "--driver", "30.30", "--executor", "local"]
+    done = rig.matrix(*words, *target, cwd=one.work, env={"PIP_FIND_LINKS": str(one.work / "sdists")})
+    good(done)
+    document = json.loads(done.stdout)
+    assert {wheel["name"]: wheel["state"] for wheel in document["wheels"]} == dict.fromkeys(sources, "built")
+    program = (
+        "import einops, plainext, torchext, torch; "
+        "print(torchext.headers, torchext.threads == torch.get_num_threads());"
+        "print(torch.__file__, torchext.__file__)"
+    )
+    ran = one.run("bash", "-c", f"{document['layer']['run']} -c '{program}'")
+    good(ran)
+    headers, same, torch, extension = ran.stdout.split()
+    assert (headers, same) == (TORCH.partition("+")[0], "True")
+    assert torch.startswith("/opt/venv/lib/")
+    assert extension.startswith("/user-software/lib/")
+
+
 @pytest.mark.parametrize("source", [pytest.param("index", marks=pytest.mark.long), "wheelhouse"])
 def test_definition_extends_image(user: User, source: str) -> None:
     """The wheels of the index come from a server, and others from the index that this machine uses."""

@@ -186,3 +186,76 @@ def test_load_use_and_unload(rig: Rig, folder: Path, tool: str) -> None:
     assert "HOST_MPI=1" in found["mpi"]
     assert "BINDINGS=1" not in found["mpi"]
     assert not {line for line in [*found["after"], *loaded] if line.startswith("HOST_MPI")}
+
+
+EXTENDED = r"""
+module() {{
+    local code status=0
+    code=$({tool} "$@" 2>"$HOME/errors") || status=$?
+    cat "$HOME/errors" >&2
+    eval "$code"
+    return $status
+}}
+seen() {{ echo "$1 $(python -c 'import sys, theirs, both; print(sys.prefix, theirs.VALUE, both.VALUE)')"; }}
+state() {{ env | grep -E '^(PATH|MODULEPATH|VIRTUAL_ENV|MATRIX_|NCCL_)' | sort; }}
+export MODULEPATH={other} LOADEDMODULES= PATH={folder}/train.bin:/usr/bin:/bin
+extend-venv-activate {venv}
+extend-venv-activate {venv}
+export PATH=/usr/bin:/bin
+state > before
+source {venv}/bin/activate
+seen once
+source {venv}/bin/activate
+seen twice
+tool
+deactivate
+state > after
+type deactivate 2>/dev/null
+diff before after && echo undone
+{venv}/bin/python -c 'import theirs' 2>/dev/null || echo alone
+"""
+PROGRAM = """#!/bin/sh
+'''exec' "{python}" "$0" "$@"
+' '''
+print("tool runs")
+"""
+"""As pip writes it for a path with spaces."""
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("kind", ["directory", "container"])
+def test_virtual_environment_is_bound_to_a_module(rig: Rig, folder: Path, tool: str, kind: str) -> None:
+    """Its own packages come first; a program of it runs; deactivating it restores the variables."""
+    work = rig.work()
+    environment, venv, where = work / "its environment", work / "my venv's", work / FOLDER
+    image = folder / f"{NAME}.sif"
+    make = ["env", "--for", "module", "--lock", str(folder / "matrix.lock"), "-q", "--environment"]
+    where.mkdir()
+    host = ["python3.11", "-m", "venv", "--without-pip"]
+    inside = ["apptainer", "exec", "-B", str(work), str(image), *host]
+    for path, command in ((environment, host), (venv, host if kind == "directory" else inside)):
+        done = rig.run_as_user([*command, str(path)], cwd=work)
+        assert done.returncode == 0, done.stderr
+    site = "lib/python3.11/site-packages"
+    modules = {environment / site / "theirs.py": "theirs", environment / site / "both.py": "theirs"}
+    for path, value in (modules | {venv / site / "both.py": "mine"}).items():
+        path.write_text(f"VALUE = '{value}'\n")
+    program = venv / "bin" / "tool"
+    program.write_text(PROGRAM.format(python=venv / "bin" / "python"))
+    program.chmod(0o755)
+    if kind == "container":  # its packages are those of the directory
+        packages = f"{work / 'its.pth'}:/opt/python3.11/lib/python3.11/dist-packages/its.pth"
+        (work / "its.pth").write_text(f"{environment / site}\n")
+        bind = {"APPTAINER_BIND": packages, "SINGULARITY_BIND": packages}
+    else:
+        image, bind = environment, {}
+    assert main([*make, str(image), "-o", str(where / "train.lua")]) == 0
+    paths = {"folder": where, "venv": venv, "other": folder / "other"}
+    places = {name: shlex.quote(str(path)) for name, path in paths.items()}
+    script = EXTENDED.format(tool=TOOLS[tool], **places)
+    done = rig.run_as_user(["bash", "-u", "-c", script], cwd=work, env={"HOME": str(work), **bind})
+    told, again, *lines = done.stdout.splitlines()
+    assert told == again
+    assert told.startswith("To load the module: source ")
+    expected = [f"once {venv} theirs mine", f"twice {venv} theirs mine", "tool runs", "undone", "alone"]
+    assert lines == expected, done.stdout + done.stderr

@@ -6,6 +6,7 @@ are in ``tests/integration/test_cotainr.py``.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -799,6 +800,53 @@ def test_layer_needs_its_image_and_its_name(on_image: Path, capsys: Capture, mon
     assert layer() == 3
     assert "The base image base is not on this machine" in capsys.readouterr().err
     assert not Path("x.sqsh.files").exists()
+
+
+def test_layer_is_not_made_over_a_changed_image(on_image: Path) -> None:
+    lock, image = read_lock(Path("x.lock")), on_image / "base.sif"
+    digest = f"sha256:{hashlib.sha256(image.read_bytes()).hexdigest()}"
+    write_lock(with_image(lock, BaseImage(name="base", path=str(image), digest=digest)), Path("x.lock"))
+    assert layer() == 0
+    first = Path("x.sqsh").read_bytes()
+    change_image(on_image)
+    assert layer() == 3
+    log = Path("x.sqsh.files", "build.log").read_text()
+    assert "the base image has changed" in log
+    assert digest.removeprefix("sha256:") in log
+    assert Path("x.sqsh").read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [("notes.txt", "notes.txt is not an image"), ("empty", "empty is not an unpacked image")],
+)
+def test_layer_needs_an_image(on_image: Path, capsys: Capture, image: str, message: str) -> None:
+    Path("notes.txt").write_text("no squashfs")
+    Path("empty").mkdir()
+    assert layer("sympy", "--base-image", image) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("x.sqsh").exists()
+    del on_image
+
+
+def test_layer_is_opened_changed_and_closed(on_image: Path, capsys: Capture) -> None:
+    """As the page says; the command does not replace what somebody changed."""
+    assert layer() == 0
+    opened = {**os.environ, "MATRIX_VENV": str(on_image / "opened")}
+    subprocess.run(["unsquashfs", "-q", "-n", "-d", "opened", "x.sqsh"], check=True)
+    (on_image / "opened" / "mine.py").write_text("VALUE = 1\n")
+    pack = ["bash", "x.sqsh.files/create_squashfs.sh", "x.sqsh"]
+    subprocess.run(pack, check=True, env=opened, capture_output=True)
+    assert not (on_image / "opened").exists()
+    listed = subprocess.run(["unsquashfs", "-l", "x.sqsh"], check=True, capture_output=True, text=True)
+    assert "squashfs-root/mine.py" in listed.stdout.splitlines()
+    changed = Path("x.sqsh").read_bytes()
+    capsys.readouterr()
+    assert layer() == 2
+    assert "x.sqsh was changed after this command made it." in " ".join(capsys.readouterr().err.split())
+    assert Path("x.sqsh").read_bytes() == changed
+    Path("x.sqsh").unlink()
+    assert layer() == 0
 
 
 def test_incomplete_lock_says_what_pip_resolves(work: Path, capsys: Capture) -> None:

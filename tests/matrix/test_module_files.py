@@ -30,7 +30,7 @@ def env(*more: str, consumer: str = "module") -> int:
 def test_wrappers_of_a_container_pass_shellcheck(tmp_path: Path, lock: Path) -> None:
     assert env("--environment", "my 'own' container.sif", "-o", "train.lua") == 0
     wrappers = sorted((tmp_path / "train.bin").iterdir())
-    assert [path.name for path in wrappers] == ["python", "python3", "torchrun"]
+    assert [path.name for path in wrappers] == ["extend-venv-activate", "python", "python3", "torchrun"]
     assert main(["resolve", "torch", "--site", "frontier", "--date", "2026-11-20", "-o", "f.lock", "-q"]) == 0
     assert env("--lock", "f.lock", "--environment", "f.sif", "-o", "frontier.lua") == 0
     scripts = [*wrappers, tmp_path / "frontier.bin" / "python"]
@@ -46,12 +46,12 @@ def test_wrappers_of_a_container_pass_shellcheck(tmp_path: Path, lock: Path) -> 
         assert "RCCL must use the Slingshot interfaces.\n" in text
         assert "205-Containers.md" in text  # the source of the variable
         assert "SLURM_NODEID" not in text  # its value differs on each node: the wrappers set this variable
-    assert "SLURM_NODEID" in wrappers[0].read_text()
+    assert "SLURM_NODEID" in (tmp_path / "train.bin" / "python").read_text()
 
 
 def test_directory_of_an_environment_is_on_path(tmp_path: Path) -> None:
     assert env("--environment", "env", "-o", "train.lua") == 0
-    assert not (tmp_path / "train.bin").exists()
+    assert [path.name for path in (tmp_path / "train.bin").iterdir()] == ["extend-venv-activate"]
     assert f'prepend_path("PATH", "{tmp_path}/env/bin")' in (tmp_path / "train.lua").read_text()
 
 

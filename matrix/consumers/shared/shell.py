@@ -96,7 +96,7 @@ def site_environment(installation: Installation, cache: str = "") -> str:
 
 
 def site_binds(installation: Installation) -> str:
-    """Return shell lines that set ``$binds`` to the paths to bind, unless a module of the site binds them."""
+    """Return shell lines that set ``$binds`` to the paths to bind; a site's module may bind its own."""
     paths = installation.job.binds if installation.job and not installation.container_module else ()
     loop = (
         f'for path in {" ".join(paths)}; do if [ -e "$path" ]; then binds=${{binds:+$binds,}}$path; fi; done'

@@ -9,4 +9,4 @@ environment=@ENVIRONMENT@
 @ISOLATED@
 @SITE@
 @BINDS@
-exec "$runtime" exec ${binds:+-B "$binds"} "$environment" "${0##*/}" "$@"
+exec "$runtime" exec ${binds:+-B "$binds"} "$environment" "${MATRIX_PROGRAM:-${0##*/}}" "$@"

@@ -1,3 +1,4 @@
-# The present directory, and file systems of the site, which a container does not see without a bind.
+# The present directory, a virtual environment, and file systems of the site: a container sees none without a bind.
 binds=${PWD%/}
+if [ -n "${VIRTUAL_ENV:-}" ]; then binds=${binds:+$binds,}$VIRTUAL_ENV; fi
 @LOOP@
