@@ -229,7 +229,7 @@ def test_virtual_environment_is_bound_to_a_module(rig: Rig, folder: Path, tool: 
     work = rig.work()
     environment, venv, where = work / "its environment", work / "my venv's", work / FOLDER
     image = folder / f"{NAME}.sif"
-    make = ["env", "--for", "module", "--lock", str(folder / "matrix.lock"), "-q", "--environment"]
+    make = ["env", "--for", "module", "--lock", str(folder / "train.lock"), "-q", "--environment"]
     where.mkdir()
     host = ["python3.11", "-m", "venv", "--without-pip"]
     inside = ["apptainer", "exec", "-B", str(work), str(image), *host]
