@@ -1,8 +1,9 @@
 """Write the parts of the documentation that are generated from the program; ``--check`` only compares.
 
 The man pages and, in ``docs/reference``, ``golden.md``, ``diagnosis.md``, ``errors`` and ``schemas`` are
-completely generated. Three parts of other pages are generated: the numbers of rows in ``catalog.md``, the
-options of each command that its page does not mention, and the modules in ``architecture.md``.
+completely generated. Four parts of other pages are generated: the numbers of rows in ``catalog.md``, the
+options of each command that its page does not mention, the modules in ``architecture.md``, and the needs in
+``what-was-run.md``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 import command_line
 import documents as json_documents
 import errors
+import needs
 from diagnosing import page as diagnosis_page
 
 from matrix.commands.catalog import STATUSES
@@ -142,6 +144,8 @@ def documents() -> dict[Path, str]:
         folder / "README.md": overview(common, listed),
         MAN / "matrix.1": command_line.overview_page(listed),
     }
+    page = HERE / "explanation" / "what-was-run.md"
+    pages[page] = _between(page.read_text(encoding="utf-8"), "needs", needs.table())
     for command in listed:
         page = folder / f"{command.name}.md"
         pages[page] = options(page.read_text(encoding="utf-8"), command, common)

@@ -208,8 +208,10 @@ def test_architecture_describes_every_folder_by_its_modules(package: str, headin
 
 def test_needs_name_commands_and_tests_that_exist(flags: dict[str, set[str]]) -> None:
     page = (PROJECT / "docs" / "development" / "needs.md").read_text()
-    rows = [re.split(r" (?<!\\)\| ", line) for line in page.splitlines() if "tests/" in line]
-    cell = re.compile(r"(`tests/[\w/]+\.py::test_\w+`(, )?)+ \|")
+    rows = [
+        re.split(r" (?<!\\)\| ", line) for line in page.splitlines() if re.match(r"\| (?!need|---)", line)
+    ]
+    cell = re.compile(r"((`tests/[\w/]+\.py::test_\w+`(, )?)+|none: .{10,80}) \|")
     assert [row[0] for row in rows if not cell.fullmatch(row[2])] == []
     proofs = set(re.findall(r"(tests/[\w/]+\.py)::(test_\w+)", page))
     missing = {
@@ -219,3 +221,20 @@ def test_needs_name_commands_and_tests_that_exist(flags: dict[str, set[str]]) ->
     }
     assert missing == set()
     assert set(re.findall(r"`matrix ([a-z-]+)", page)) - set(flags) == set()
+
+
+def test_table_of_needs_says_where_each_is_run_and_what_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PROJECT / "docs")
+    needs = importlib.import_module("needs")
+    rows = {cells[0]: cells for cells in (line[2:-2].split(" | ") for line in needs.table().splitlines()[2:])}
+    page = (PROJECT / "docs" / "development" / "needs.md").read_text()
+    assert list(rows) == re.findall(r"^\| (?!need|---)(.*?) \| ", page, re.MULTILINE)
+    assert len(rows) > 60
+    assert [
+        row[0] for row in rows.values() if row[2].startswith("**not run**") is not (row[4] == "none")
+    ] == []
+    plugin = rows["several nodes: RCCL's network plugin on Slingshot"]
+    assert plugin[2] == "`nox -s long`; CI"
+    assert "stands in for HIP's runtime" in plugin[3]
+    assert rows["tykky as LUMI installs it"][2] == "**not run**: LUMI's module is only there"
+    sys.modules.pop("needs", None)
