@@ -1,4 +1,4 @@
-"""The table of needs in the page about what was run: from the needs, and the tests that each of them names."""
+"""The table of needs in the page about what was run: from the needs, and the tests that each names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PROOF = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 _CELLS = re.compile(r" (?<!\\)\| ")
 _STAND_IN = re.compile(r"\b(stand[- ]?ins?|stands? in|fakes?)\b", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=[.:])\s+(?=[A-Z`])")
-_PLACES = {"integration": "CI, with the real tools", "long": "`nox -s long`", "": "CI"}
+_PLACES = {"integration": "CI (integration)", "long": "`nox -s long`", "": "CI"}
 
 
 def table() -> str:
