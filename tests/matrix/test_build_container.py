@@ -42,6 +42,7 @@ from resolver.facts.catalog import load
 from resolver.facts.schema import Package, Requires
 from resolver.lock import read_lock
 from resolver.model import BaseImage, Resolution
+from tests.support.commands import system_programs
 from tests.support.locks import built_pick, local_file, lock_of, locked_pick, with_image, with_kept
 from tests.support.records import record_of
 from tests.support.tiny import tiny_wheel
@@ -111,13 +112,9 @@ def verification(monkeypatch: Patch) -> Verification:
 @pytest.fixture
 def add_program(tmp_path: Path, monkeypatch: Patch) -> Callable[[str, str], None]:
     """Return a function that puts a program on PATH, which has this machine's programs except runtimes."""
-    folder, system = tmp_path / "standins", tmp_path / "system"
+    folder = tmp_path / "standins"
     folder.mkdir()
-    system.mkdir()
-    hidden = {"singularity", "apptainer", "sbatch", "sinfo", "squeue", "scontrol", "sacctmgr"}
-    for path in Path("/usr/bin").iterdir():
-        if path.name not in hidden:
-            (system / path.name).symlink_to(path)
+    system = system_programs("singularity", "apptainer", "sbatch", "sinfo", "squeue", "scontrol", "sacctmgr")
     monkeypatch.setenv("PATH", f"{folder}:{system}")
     monkeypatch.setenv("STANDINS", str(folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -27,15 +29,24 @@ from matrix.consumers.shared.container_variables import DISTURBING, LIMITING
 from resolver.indexes import File
 from resolver.lock import read_lock
 from resolver.model import BaseImage
+from tests.support.commands import system_programs
 from tests.support.locks import locked_pick, with_image
 from tests.support.tiny import tiny_wheel
 from tests.support.waiting import wait_for_end, wait_until
 
 
+@cache
+def locked(*request: str) -> str:
+    """Return the text of the lock for a request, which several tests have."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        assert main(["resolve", *request, "-q", "-o", "matrix.lock"]) == 0
+        return Path("matrix.lock").read_text()
+
+
 @pytest.fixture
 def environment(capsys: pytest.CaptureFixture[str]) -> Any:
     packages = ["apex", "deepspeed", "flash-attn", "bitsandbytes", "torchvision"]
-    assert main(["resolve", *packages, "--date", "2026-03-01", "--python", "3.12", "-q"]) == 0
+    Path("matrix.lock").write_text(locked(*packages, "--date", "2026-03-01", "--python", "3.12"))
     capsys.readouterr()
     assert main(["env", "--for", "cotainr", "-o", "env.yml"]) == 0
     assert "is not in" in capsys.readouterr().err  # a warning: the wheels were not built yet
@@ -93,7 +104,7 @@ def test_notes_name_base_image_and_bind(environment: Any) -> None:
 
 @pytest.fixture
 def cpu_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    assert main(["resolve", "deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
+    Path("matrix.lock").write_text(locked("deepspeed==0.19.8", "torch==2.13.0", "--backend", "cpu"))
     capsys.readouterr()
     return tmp_path
 
@@ -144,11 +155,7 @@ def start_script(
     for name, text in (("cotainr", COTAINR), (runtime, SINGULARITY)):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    system = folder / "system"  # without this machine's runtimes
-    system.mkdir(exist_ok=True)
-    for path in Path("/usr/bin").iterdir():
-        if path.name not in {"singularity", "apptainer"} and not (system / path.name).exists():
-            (system / path.name).symlink_to(path)
+    system = system_programs("singularity", "apptainer")
     environment = {"PATH": f"{programs}:{system}", "HOME": str(folder), **variables}
     return subprocess.Popen(
         ["bash", "env/build.sh", *arguments],
@@ -367,10 +374,14 @@ def test_variables_that_break_a_build_are_unset(scripted: Path) -> None:
 
 
 def test_missing_cotainr_is_reported(scripted: Path) -> None:
-    run_script(scripted, MATRIX_BASE_IMAGE="/no/such.sif")  # creates the fake programs
-    environment = {"PATH": str(scripted / "system"), "MATRIX_BASE_IMAGE": str(scripted / "base image.sif")}
-    (scripted / "system" / "singularity").write_text("")
-    (scripted / "system" / "singularity").chmod(0o755)
+    programs = scripted / "programs"
+    programs.mkdir()
+    (programs / "singularity").write_text("")
+    (programs / "singularity").chmod(0o755)
+    environment = {
+        "PATH": f"{programs}:{system_programs('singularity', 'apptainer')}",
+        "MATRIX_BASE_IMAGE": str(scripted / "base image.sif"),
+    }
     done = subprocess.run(
         ["bash", "env/build.sh"], cwd=scripted, env=environment, capture_output=True, text=True, check=False
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -34,12 +36,23 @@ ON_TORCH = {"easybuild", "venv"}
 
 
 @pytest.fixture(params=["older", "newest"])
-def meant(request: pytest.FixtureRequest, tmp_path: Path, capsys: Capture) -> Path:
+def meant(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Publish two builds of the version of a lock; return the wheel that the lock means."""
-    return publish_two(tmp_path, capsys, is_newest=request.param == "newest")
+    return publish_two(tmp_path, is_newest=request.param == "newest")
 
 
-def publish_two(folder: Path, capsys: Capture, *, is_newest: bool, with_torch: bool = False) -> Path:
+@pytest.fixture(scope="module", params=["older", "newest"])
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    """Return the wheel that a lock means in a directory of its own; by whether the lock has a torch, too."""
+    made = {}
+    for with_torch in (False, True):
+        folder = tmp_path_factory.mktemp("built")
+        with contextlib.chdir(folder):
+            made[with_torch] = publish_two(folder, is_newest=request.param == "newest", with_torch=with_torch)
+    return made
+
+
+def publish_two(folder: Path, *, is_newest: bool, with_torch: bool = False) -> Path:
     write_catalog(folder / "facts" / "fused.toml", [rows_of("fused", 64 * "a", ["setuptools"])])
     assert main(["resolve", "fused", "--backend", "cpu", "--catalog", "facts", "-q"]) == 0
     lock = read_lock(Path("matrix.lock"))
@@ -52,9 +65,9 @@ def publish_two(folder: Path, capsys: Capture, *, is_newest: bool, with_torch: b
         )
     lock = with_image(replace(lock, picks=tuple(picks)), BaseImage(name="base", path="/images/base.sif"))
     write_lock(lock)
-    capsys.readouterr()
-    assert main(["farm", "plan", "--format", "json"]) == 0
-    (task,) = json.loads(capsys.readouterr().out)["tasks"]
+    with contextlib.redirect_stdout(io.StringIO()) as plan:
+        assert main(["farm", "plan", "--format", "json"]) == 0
+    (task,) = json.loads(plan.getvalue())["tasks"]
     keys = [OTHER, task["key"]] if is_newest else [task["key"], OTHER]
     published = {key: publish(folder, task["version"], key, number) for number, key in enumerate(keys)}
     return published[task["key"]]
@@ -68,17 +81,20 @@ def publish(folder: Path, version: str, key: str, number: int) -> Path:
     return Index(folder / "index").publish(made, record_of(key))
 
 
-@pytest.mark.parametrize("is_newest", [False, True])
 @pytest.mark.parametrize(
     "consumer", [name for name in consumer_names() if not load_consumer(name).uses_environment]
 )
 def test_files_of_each_consumer_name_the_build_of_the_lock(
-    consumer: str, is_newest: bool, tmp_path: Path, capsys: Capture
+    consumer: str,
+    built: dict[bool, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
 ) -> None:
-    meant = publish_two(tmp_path, capsys, is_newest=is_newest, with_torch=consumer in ON_TORCH)
-    (tmp_path / "files").mkdir()
-    assert main(["env", "--for", consumer, "-o", "files"]) == 0, capsys.readouterr().err
-    texts = [path.read_text() for path in (tmp_path / "files").iterdir()]
+    meant = built[consumer in ON_TORCH]
+    monkeypatch.chdir(meant.parents[3])
+    assert main(["env", "--for", consumer, "-o", str(tmp_path)]) == 0, capsys.readouterr().err
+    texts = [path.read_text() for path in tmp_path.iterdir()]
     (other,) = (path for path in meant.parent.glob("*.whl") if path != meant)
     assert any(quote(meant.name) in text or meant.name in text for text in texts)
     assert not any(quote(other.name) in text or other.name in text for text in texts)

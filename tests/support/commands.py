@@ -1,9 +1,12 @@
-"""Run a command in the process of the test, and pip in a clean environment."""
+"""Run a command in the process of the test, and programs in a clean environment."""
 
 from __future__ import annotations
 
 import json
 import os
+import tempfile
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +25,20 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0)
     """Run a command with JSON output, and return its document."""
     document: dict[str, Any] = json.loads(run(capsys, *arguments, "--format", "json", code=code))
     return document
+
+
+_folder = tempfile.TemporaryDirectory(prefix="matrix-tests-")
+
+
+@cache
+def system_programs(*hidden: str) -> Path:
+    """Return a directory with links to this machine's programs except some; no test may change it."""
+    folder = Path(_folder.name, "-".join(("without", *hidden)))
+    folder.mkdir()
+    for path in Path("/usr/bin").iterdir():
+        if path.name not in hidden:
+            (folder / path.name).symlink_to(path)
+    return folder
 
 
 def pip_environment() -> dict[str, str]:
