@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from resolver.compiling.distributions import compile_packages, compile_torch
 from resolver.compiling.known_bad import AVOIDED, compile_known_bad
-from resolver.compiling.platform import compile_platform
+from resolver.compiling.platform import add_libstdcxx, compile_platform
 from resolver.compiling.preinstalled import compile_preinstalled
 from resolver.compiling.problem import Problem, Relation
 from resolver.compiling.problem_builder import ProblemBuilder, reachable
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Backend
     from resolver.model import Request
     from resolver.providers import Provider
+
+_MOST_PLATFORMS = 16
 
 
 def compile_problem(
@@ -55,13 +59,32 @@ def start_problem(
     builder = ProblemBuilder(
         catalog, request, also=also, keep=keep, open_world=open_world, providers=providers
     )
-    compile_platform(builder)
+    if request.preinstalled is None:
+        builder.begin_with(_platform(catalog, request, keep or {}))
+    else:
+        compile_platform(builder)
+    if builder.is_required("libstdcxx"):
+        add_libstdcxx(builder)
     compile_torch(builder)
     compile_packages(builder)
     compile_known_bad(builder)
     compile_request(builder)
     compile_preinstalled(builder)
     return builder
+
+
+def _platform(catalog: Catalog, request: Request, keep: Mapping[str, str]) -> ProblemBuilder:
+    """Compile the platform once for all requests of a target: one check solves many."""
+    bare = replace(request, requirements=(), constraints=(), overrides=())
+    key = (bare, *keep.items())
+    platform: ProblemBuilder | None = catalog.platforms.get(key)
+    if platform is None:
+        platform = ProblemBuilder(catalog, bare, keep=keep)
+        compile_platform(platform)
+        if len(catalog.platforms) == _MOST_PLATFORMS:
+            catalog.platforms.clear()
+        catalog.platforms[key] = platform
+    return platform
 
 
 def add_distributions(builder: ProblemBuilder, names: Collection[str]) -> None:

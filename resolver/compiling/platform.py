@@ -254,11 +254,9 @@ def _add_images(builder: ProblemBuilder) -> None:
     builder.relate("base-image", "rocm", rocm)
     builder.relate("base-image", "glibc", glibc)
     builder.relate("base-image", "glibc", unknown, when_present=True, forbids=True)
-    if builder.is_required("libstdcxx"):
-        _add_libstdcxx(builder)
 
 
-def _add_libstdcxx(builder: ProblemBuilder) -> None:
+def add_libstdcxx(builder: ProblemBuilder) -> None:
     """Add the libstdc++ of the base images, which no other component requires to be present."""
     rows = [row for row in _weakest_first(builder.catalog.image) if row.libstdcxx]
     facts = {

@@ -96,6 +96,14 @@ class ProblemBuilder:
         self.default_images = 0
         self._installed: dict[str, list[InstalledVersion]] = {}
 
+    def begin_with(self, platform: ProblemBuilder) -> None:
+        """Take over what is compiled of a platform; the other builder stays as it is."""
+        self.variables = {**platform.variables}
+        self._relations = [*platform._relations]
+        self.preferences = {**platform.preferences}
+        self.default_images = platform.default_images
+        self._installed = {**platform._installed}
+
     def reach(self, names: Iterable[str]) -> None:
         """Make more distributions reachable, with their requirements."""
         reached = reachable(self.catalog, self.target.backend, [*self.reachable, *names])

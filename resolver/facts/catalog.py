@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import date
     from pathlib import Path
+    from typing import Any
 
 _OfPackage = TypeVar("_OfPackage", schema.Release, schema.Requires, schema.Recipe)
 
@@ -148,6 +149,11 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
     def requires_of(self, package: str) -> list[schema.Requires]:
         """Return all requirements of a package, in the order of the files."""
         return self._requires.get(package, [])
+
+    @cached_property
+    def platforms(self) -> dict[object, Any]:
+        """The platforms that were compiled from it; see `resolver.compiling.start_problem`."""
+        return {}
 
     @cached_property
     def _requires(self) -> dict[str, list[schema.Requires]]:

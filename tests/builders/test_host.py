@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.containers.sandbox import KINDS, OTHER, Kind, command_line, inside, layout
@@ -42,6 +42,7 @@ TOOLS = ("gcc", "x86_64-conda-linux-gnu-cc", "g++-12", "cmake", "ninja", "mpicc"
 HIDDEN = ("nvcc", "nvcc.profile", "nvidia-smi", "conda", "mamba", "python3", "python3.12", "pip", "hipcc")
 
 
+@settings(max_examples=10)
 @given(st.lists(st.sets(st.sampled_from([*TOOLS, *HIDDEN, "sed", "my-tool"])), max_size=4), st.booleans())
 def test_builds_see_only_compilers_and_tools(
     tmp_path_factory: pytest.TempPathFactory, folders: list[set[str]], is_relative: bool

@@ -13,8 +13,8 @@ from tests.fuzz import run as run_module
 from tests.fuzz.kinds import KINDS, Kind
 from tests.fuzz.run import FaultError, limits, run, run_case
 
-CASES = 15
-MORE = {"elf-versions": 300}
+CASES = 8
+MORE = {"elf-versions": 100}
 """Kinds that are read from every image, and quickly."""
 short = settings(
     max_examples=CASES,

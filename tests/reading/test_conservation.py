@@ -18,7 +18,7 @@ from matrix.reading.recognise import READERS, read_described
 from resolver.errors import UsageError
 from tests.reading.strangers import STRANGERS
 
-EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}(-[a-z0-9]{1,5})?", fullmatch=True)
 VERSIONS = st.from_regex(r"[1-9][0-9]?(\.[0-9]{1,2}){1,2}(\+rocm[0-9]\.[0-9])?", fullmatch=True)
 PINS = st.builds("{}=={}".format, NAMES, VERSIONS)

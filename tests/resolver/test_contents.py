@@ -234,7 +234,7 @@ def expected_of(contents: Sequence[Content | None], *, is_requested: bool) -> st
     return unknown[0] if unknown else "refused"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(CONTENTS, min_size=1, max_size=6), st.booleans())
 def test_newest_release_that_fits_comes_before_unknown_ones(
     contents: list[Content | None], is_requested: bool
@@ -696,7 +696,7 @@ def _rows(version: str, truth: Content) -> dict[str, str]:
     return rows | ({"rocm": f'{head}on = "rocm"\nversions = ["{truth.rocm}"]\n{KNOWN}'} if truth.rocm else {})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_less_knowledge_never_makes_something_fit(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -50,7 +50,7 @@ def _released(catalog: Catalog, pick: Distribution) -> datetime.date | None:
     return min(day for day in days if day)
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(
     day=DAYS,
     names=st.sets(

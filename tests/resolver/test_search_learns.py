@@ -84,7 +84,7 @@ def solve(search: Search, left: list[Terms], assumptions: list[tuple[int, int]])
     return failed and search.why(failed)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(problems())
 def test_search_finds_solution_iff_one_exists(
     problem: tuple[list[int], list[Terms], int, list[list[tuple[int, int]]]],
