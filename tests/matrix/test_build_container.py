@@ -799,6 +799,26 @@ def test_layer_needs_its_image_and_its_name(on_image: Path, capsys: Capture, mon
     assert not Path("x.sqsh.files").exists()
 
 
+@pytest.mark.parametrize(
+    ("consumer", "output", "mentions"),
+    [
+        ("easybuild", ".", "/user-software/venv/"),
+        ("apptainer", "x.def", "Bootstrap: localimage"),
+        ("tykky-wrap", ".", "wrap-container"),
+        ("module", "x.lua", "x.sqsh.files/run.sh"),
+    ],
+)
+def test_lock_of_layer_is_written_in_other_forms(
+    on_image: Path, consumer: str, output: str, mentions: str
+) -> None:
+    (on_image / "forms").mkdir()
+    words = ["env", "--for", consumer, "--lock", "x.lock", "-o", f"forms/{output}"]
+    environment = {"tykky-wrap": "x.sif", "module": "x.sqsh.files/run.sh"}.get(consumer)
+    assert main([*words, *(["--environment", environment] if environment else [])]) == 0
+    texts = [path.read_text() for path in Path("forms").rglob("*") if path.is_file()]
+    assert any(mentions in text for text in texts)
+
+
 def test_layer_is_not_made_over_a_changed_image(on_image: Path) -> None:
     lock, image = read_lock(Path("x.lock")), on_image / "base.sif"
     digest = f"sha256:{hashlib.sha256(image.read_bytes()).hexdigest()}"
