@@ -219,9 +219,11 @@ class Answer(Part):
         for pick in self.picks:
             newer, required = self._requirements.needing_cuda.get(pick.name, (pick.version, ""))
             if version_key(newer) > version_key(pick.version):
+                uploaded = min((file.uploaded[:10] for file in self.files_read(pick.name)), default="")
+                of_day = f" of {uploaded}" if uploaded else ""
                 text = (
-                    f"{pick.name} {pick.version} was chosen because newer releases, such as {newer}, require "
-                    f"{required}, which is for CUDA. {override_hint(pick.name, required)}"
+                    f"{pick.name} {pick.version}{of_day} was chosen because newer releases, such as {newer}, "
+                    f"require {required}, which is for CUDA. {override_hint(pick.name, required)}"
                 )
                 yield Notice("newer-needs-cuda", pick.name, text)
 

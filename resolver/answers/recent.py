@@ -1,9 +1,9 @@
-"""A requested release that is years behind what the site can run gives way to a newer one.
+"""A requested release that is far behind what the site can run gives way to a newer one.
 
 Platform and advice are decided first, and releases that were judged come before others. So a project whose
 newer releases require another ROCm would be chosen from years ago. The bound is an assumption of the one
-search: while a requested project has releases that are more than a year newer than the chosen one, one of
-these is assumed, and if there is a solution, it is the answer.
+search: while a requested project has releases that are more than a year or a major version newer than the
+chosen one, one of these is assumed, and if there is a solution, it is the answer.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from resolver.solving.solver import Solver
 
 _BOUND = timedelta(days=365)
+_YEAR = 1000
+"""From here on, the first number of a version is a year."""
+_FAR = "more than a year or a major version"
 _OF_PLATFORM = {*PLATFORM, "torch", *PAIRED_WITH_TORCH}
 """What site and advice decide."""
 
@@ -65,7 +68,7 @@ def recent(
 
 
 def _much_newer(solver: Solver, name: str) -> Assumption | None:
-    """Return the releases that are more than a year newer than the chosen one, as an assumption."""
+    """Return the releases that are a year or a major version newer than the chosen one, as an assumption."""
     number = _variable(solver, name)
     if number < 0:  # nothing requires it on the chosen Python
         return None
@@ -76,7 +79,8 @@ def _much_newer(solver: Solver, name: str) -> Assumption | None:
         return None
     (chosen, first), mask = known, 0
     for bit, (version, day) in days.items():
-        is_newer = version_key(version) > version_key(chosen) and first + _BOUND < day
+        is_far = first + _BOUND < day or _major(chosen) < _major(version) < _YEAR
+        is_newer = version_key(version) > version_key(chosen) and is_far
         is_allowed = is_prerelease(chosen) or not is_prerelease(version)
         if is_newer and is_allowed and day <= solver.request.target.date:
             mask |= 1 << bit
@@ -107,6 +111,10 @@ def _days(solver: Solver, name: str, chosen: int) -> Iterator[tuple[int, tuple[s
             yield bit, (release.version, day)
 
 
+def _major(version: str) -> int:
+    return next(iter(version_key(version)[1]), 0)
+
+
 def _day(release: ProjectRelease) -> date | None:
     files = () if isinstance(release, InstalledFiles) else release.files
     times = [file.uploaded[:10] for file in files if file.uploaded and file.yanked is None]
@@ -135,26 +143,30 @@ def _yielded(solver: Solver, name: str, before: str, platform: dict[str, str]) -
         here = join_words([f"{text} {now[text]}" for text in changed], joiner="and")
         text = (
             f"{name} {chosen} was chosen, on {here}. With {there}, which would come first, the newest is "
-            f"{name} {before}, which is more than a year older."
+            f"{name} {before}, which is {_FAR} older."
         )
     else:
         text = (
             f"{name} {chosen} was chosen. {name} {before} would come first, because more is known about it, "
-            "but it is more than a year older."
+            f"but it is {_FAR} older."
         )
     return Notice("years-back", name, text)
 
 
 def _held_back(solver: Solver, name: str, newer: Assumption, names: Collection[str]) -> Iterator[Notice]:
-    """Yield which requested packages a proof names that nothing much newer of a project is possible."""
+    """Yield what a proof names as the reason that nothing much newer of a project is possible.
+
+    It is other requirements of the request, or an extra that newer releases do not have.
+    """
     reasons = solver.session.refuting([newer])
+    links = [reason for reason in reasons if isinstance(reason, Link)]
     others = {reason.variable.name for reason in reasons if isinstance(reason, Demand)}
-    others |= {reason.object for reason in reasons if isinstance(reason, Link) and not reason.subject}
-    if blamed := sorted(others & {*names, "torch", "rocm", "python"} - {name}):
-        stated = [one.text for one in solver.request.requirements if one.name in blamed]
-        if stated:
-            text = (
-                f"{name} has releases that are more than a year newer, which do not fit "
-                f"{join_words(stated, joiner='and')}."
-            )
-            yield Notice("years-back", name, text)
+    others |= {link.object for link in links if not link.subject}
+    blamed = others & {*names, "torch", "rocm", "python"} - {name}
+    stated = [one.text for one in solver.request.requirements if one.name in blamed]
+    lost = {link.subject for link in links if link.predicate.startswith("lacks the extra")}
+    why = f"do not fit {join_words(stated, joiner='and')}" if stated else ""
+    if extras := sorted(one[len(name) :].strip("[]") for one in lost if one.startswith(f"{name}[")):
+        why = f"lack the extra {join_words(extras)}"
+    if why:
+        yield Notice("years-back", name, f"{name} has releases that are {_FAR} newer, which {why}.")

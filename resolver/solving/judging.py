@@ -11,6 +11,7 @@ release of which something is known, from the catalog or from its content, also 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property, reduce
@@ -43,6 +44,8 @@ _MOST_UNFIT = 10
 """A project is not considered any more after this many releases that do not fit."""
 _MOST_UNKNOWN = 3
 """Number of releases that cannot be judged before it is enough that nothing is known of a release."""
+_FOR_GPU = re.compile(r"-(?:amdgpu|rocm|hip)(?![a-z])")
+"""Part of the name of a build for AMD GPUs, such as openmm-hip-6."""
 _REQUESTED, _OTHERS = EARLY_PYTHON + 0.5, layer("python")[0] - 0.5
 
 
@@ -138,9 +141,9 @@ class ContentJudge:
         if one is None:
             return None
         if one.judgement and one.judgement.on_cpu and one.content:
-            chosen = {choices.name for choices, _ in self._projects.chosen()}
-            for name in chosen.intersection(one.content.gpu_builds):
-                return Judgement("fits", f"{name} has its code for GPUs")
+            for choices, _ in self._projects.chosen():
+                if choices.name.startswith(f"{one.name}-") and _FOR_GPU.search(choices.name):
+                    return Judgement("fits", f"{choices.name} has its code for GPUs")
         return one.judgement
 
     def content_of(self, file: File) -> Content | None:

@@ -42,7 +42,7 @@ def test_shown_problems_of_the_catalog_have_an_id_and_a_summary() -> None:
         ("verify-torch-cpu", "built for the CPU"),
         ("bad-lock", "A lock file cannot be used."),
         ("killed", "What to do: "),
-        ("years-back", "more than a year newer"),
+        ("years-back", "more than a year or a major version newer"),
     ],
 )
 def test_id_is_explained_without_a_lock(id_: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -472,7 +472,7 @@ def test_the_content_of_a_named_image_is_kept(
         ),  # its sdist lists cuda-pathfinder, which a build for ROCm does not need
         ("cupy", TUOLUMNE, "cupy-rocm-7-0 14.2.0 7.0"),
         ("cupy", LUMI, "cupy-rocm-7-0 14.2.0 7.0"),
-        ("cupy", f"{LUMI} 2026-08-15", "cupy 13.6.0 6.4"),  # not yet a year older than the newest
+        ("cupy", f"{LUMI} 2026-08-15", "cupy-rocm-7-0 14.2.0 7.0"),  # a major version newer than 13.6.0
         ("cupy==13.6.0", FRONTIER, "cupy 13.6.0 6.4"),
     ],
 )

@@ -135,10 +135,11 @@ def test_build_for_the_cpu_that_names_others_for_gpus_is_a_warning(catalog: Cata
     assert text in resolution.warnings
 
 
-def test_chosen_build_for_gpus_is_no_reason_for_a_warning(catalog: Catalog) -> None:
-    """As openmm beside openmm-hip-6."""
-    content = replace(PLAIN, gpu_builds=("a-cu12", "a-hip-6"))
-    resolution = found(catalog, {"a": releases(content), "a-hip-6": releases(PLAIN)}, "a a-hip-6")
+@pytest.mark.parametrize("build", ["a-hip-6", "a-amdgpu"])
+def test_chosen_build_for_gpus_is_no_reason_for_a_warning(catalog: Catalog, build: str) -> None:
+    """As openmm-hip-6 and pennylane-lightning-amdgpu, which the description need not name."""
+    content = replace(PLAIN, gpu_builds=("a-cu12",))
+    resolution = found(catalog, {"a": releases(content), build: releases(PLAIN)}, f"a {build}")
     assert resolution
     assert not any("runs on the CPU" in text for text in map(str, resolution.warnings))
 

@@ -16,7 +16,7 @@ from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease
 
 DAY = "2026-11-15"
-YEARS = "more than a year older"
+YEARS = "more than a year or a major version older"
 CP312 = ("cp312-cp312-manylinux_2_28_x86_64",)
 
 
@@ -31,16 +31,16 @@ def version(answer: Resolution, name: str) -> str:
 
 
 def about_years(answer: Resolution) -> list[str]:
-    return [text for text in answer.warnings if YEARS in text or "a year newer" in text]
+    return [text for text in answer.warnings if YEARS in text or "newer, which" in text]
 
 
-def speech(*, newest: str = "2026-08-01") -> FakeIndexes:
+def speech(*, newest: str = "2026-08-01", version: str = "2.7") -> FakeIndexes:
     """Return a toolkit like NeMo, whose newest release needs a torch that the advised ROCm does not have."""
     return FakeIndexes(
         {
             "speech": {
                 "0.11": FakeRelease(requires=["torch"], uploaded="2020-07-11T00:00:00Z"),
-                "2.7": FakeRelease(requires=["torch>=2.10"], uploaded=f"{newest}T00:00:00Z"),
+                version: FakeRelease(requires=["torch>=2.10"], uploaded=f"{newest}T00:00:00Z"),
                 "3.0rc1": FakeRelease(requires=["torch>=2.10"], uploaded="2026-09-01T00:00:00Z"),
             }
         }
@@ -62,7 +62,6 @@ def test_platform_yields_to_a_release_that_is_years_newer(catalog: Catalog) -> N
     [
         ("speech<2", "2026-08-01", {}),
         ("speech==0.11", "2026-08-01", {}),
-        ("speech", "2021-07-11", {}),
         ("speech", "2026-11-20", {}),
         ("speech", "2026-08-01", {"prefer": "oldest"}),
     ],
@@ -70,10 +69,31 @@ def test_platform_yields_to_a_release_that_is_years_newer(catalog: Catalog) -> N
 def test_what_the_request_says_is_older_stays(
     catalog: Catalog, text: str, newest: str, options: dict[str, str]
 ) -> None:
-    """So does a release that is a year older to the day, and one beside a release of a later day."""
+    """So does one beside a release of a later day."""
     answer = answered(catalog, text, speech(newest=newest), **options)
     assert version(answer, "speech") == "0.11"
     assert not about_years(answer)
+
+
+@pytest.mark.parametrize(
+    ("newest", "chosen"), [("0.12", "0.11"), ("1.0", "1.0"), ("2021.7", "0.11")], ids=str
+)
+def test_release_of_the_same_year_is_far_newer_if_its_major_version_is(
+    catalog: Catalog, newest: str, chosen: str
+) -> None:
+    """The first number may be a year, which says no more than the day does."""
+    answer = answered(catalog, "speech", speech(newest="2021-07-11", version=newest))
+    assert version(answer, "speech") == chosen
+    assert bool(about_years(answer)) == (chosen == newest)
+
+
+def test_extra_that_newer_releases_lack_is_named(catalog: Catalog) -> None:
+    """As `jax[rocm]`."""
+    old = FakeRelease(requires=["six ; extra == 'gpu'"], extras=["gpu"], uploaded="2020-07-11T00:00:00Z")
+    new = FakeRelease(uploaded="2026-08-01T00:00:00Z")
+    indexes = FakeIndexes({"speech": {"0.11": old, "2.7": new}, "six": {"1.17": []}})
+    (said,) = about_years(answered(catalog, "speech[gpu]", indexes))
+    assert said.endswith("newer, which lack the extra gpu.")
 
 
 def test_kept_release_stays(catalog: Catalog) -> None:
@@ -87,7 +107,10 @@ def test_requirement_that_holds_a_project_back_is_named(catalog: Catalog) -> Non
     answer = answered(catalog, "speech torch==2.7.1", speech())
     assert version(answer, "speech") == "0.11"
     (said,) = about_years(answer)
-    assert said == "speech has releases that are more than a year newer, which do not fit torch==2.7.1."
+    assert (
+        said
+        == f"speech has releases that are {YEARS.replace('older', 'newer')}, which do not fit torch==2.7.1."
+    )
 
 
 def test_release_that_was_not_judged_is_taken_instead_of_one_of_years_ago(catalog: Catalog) -> None:
