@@ -131,8 +131,10 @@ def recipe_as_built(recipe: Recipe, ops: Sequence[str]) -> Recipe:
 def _compiling(recipe: Recipe, chosen: Sequence[Op]) -> Recipe:
     op_variables = {op.variable for op in recipe.ops} | set(recipe.all_ops)
     others = {name: value for name, value in recipe.environment.items() if name not in op_variables}
+    usual = sum(recipe.environment.get(op.variable) == "1" for op in recipe.ops) or len(recipe.ops)
     return msgspec.structs.replace(
         recipe,
+        core_hours=recipe.core_hours * len(chosen) / usual,  # that of a single op is not known
         environment=others | {op.variable: "1" for op in chosen},
         must_contain=(
             *(glob for glob in recipe.must_contain if glob not in {op.object for op in recipe.ops}),

@@ -694,7 +694,7 @@ class Slurm:
 
     def _complete_limits(self) -> None:
         run = self.run
-        minutes, cores, mebibytes = _limits(run.partition)
+        minutes, cores, mebibytes = partition_limits(run.partition)
         run.most_minutes = run.most_minutes or minutes
         run.most_cores = min(run.most_cores or cores, cores or run.most_cores)
         gib = mebibytes / 1024
@@ -778,7 +778,7 @@ def _queue() -> list[_QueueLine] | None:
     return [_QueueLine(*map(str.strip, row)) for row in words if len(row) == 6]  # noqa: PLR2004
 
 
-def _limits(partition: str) -> tuple[int, int, int]:
+def partition_limits(partition: str) -> tuple[int, int, int]:
     """Return the minutes, cores and MiB that a job may take in a partition; 0 if that is not known."""
     output = bytes_of(["sinfo", "--noheader", "--format=%P|%l|%c|%m"]) or b""
     for line in output.decode(errors="replace").splitlines():

@@ -31,7 +31,7 @@ from builders.storage.files import (
 from matrix.consumers import UNPACKED
 from matrix.consumers.shared.container_variables import DISTURBING, VISIBLE, is_visible
 from matrix.consumers.shared.shell import HIDDEN
-from matrix.show.render import format_size
+from matrix.show.render import format_size, shortened
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
@@ -282,22 +282,29 @@ class Space(msgspec.Struct):
     needed: int
     """At least this number of bytes."""
     free: int
+    without: list[str] = []
+    """What is not in that number, because its size is not known."""
 
 
 def space_of(lock: Resolution, folder: Path, maker: Maker, download: int) -> list[Space]:
     """Return the space that the downloads, the files, the result and its base image need, and where."""
     image = Path(lock.image.path) if lock.image and lock.image.path.startswith("/") else None
     base = image.stat().st_size if image and image.is_file() else 0
-    wheels = sum(pick.files[0].size for pick in lock.published())
+    sizes = {pick.name: pick.files[0].size for pick in lock.published()}
+    published = (pick.name for pick in lock.distributions if pick.origin == "published")
+    unknown = sorted((name for name in published if not sizes.get(name)), key=lambda name: name != "torch")
+    wheels = sum(sizes.values())
     temporary = os.environ.get("TMPDIR", "")
     if maker.makes == "layer":  # it does not hold the image
         base = 0
+    no_base = ["the base image"] if lock.image and not base and maker.makes != "layer" else []
+    unpacked = Path(temporary if is_visible(temporary) else VISIBLE[0])
     needs = [
-        ("downloads", cache_root(), download),
-        (f"the files and the {maker.makes}", folder, wheels + base),
-        ("the unpacked base image", Path(temporary if is_visible(temporary) else VISIBLE[0]), base),
+        ("downloads", cache_root(), download, unknown),
+        (f"the files and the {maker.makes}", folder, wheels + base, no_base + unknown),
+        ("the unpacked base image", unpacked, base, no_base),
     ]
-    return [Space(purpose, str(path), needed, _free(path)) for purpose, path, needed in needs]
+    return [Space(what, str(path), needed, _free(path), without) for what, path, needed, without in needs]
 
 
 def _free(path: Path) -> int:
@@ -346,18 +353,20 @@ def moves(before: Resolution, after: Resolution) -> list[str]:
     return [f"{before.target.base_image or 'no image'} -> {after.target.base_image or 'no image'}", *lines]
 
 
-def plan_text(title: str, steps: Iterable[StepResult], space: Iterable[Space], screen: Screen) -> str:
+def plan_text(title: str, steps: Iterable[StepResult], space: Sequence[Space], screen: Screen) -> str:
     """Return the plan as text: a title, a row for each step, and the space that is needed."""
     rows = [
         (step.name, f"{step.detail}{' (up to date)' if step.state == 'up to date' else ''}") for step in steps
     ]
     needs = [
-        f"  {format_size(need.needed)} for {need.purpose} in {need.directory} ({format_size(need.free)} free"
-        f"{': not enough' if need.free < need.needed else ''})"
+        f"  {format_size(need.needed)} for {need.purpose} in {need.directory.removeprefix(f'{Path.cwd()}/')} "
+        f"({format_size(need.free)} free{': not enough' if need.free < need.needed else ''})"
         for need in space
         if need.needed
     ]
-    text = "\n".join(["Space, at least:", *needs]) if needs else ""
+    unsized = list(dict.fromkeys(name for need in reversed(space) for name in need.without))
+    more = [f"  without {shortened(unsized, most=3)}, of unknown size"] if unsized else []
+    text = "\n".join(["Space, at least:", *needs, *more]) if needs or more else ""
     return "\n".join(filter(None, [screen.wrapped(title), screen.table(rows), screen.wrapped(text)]))
 
 

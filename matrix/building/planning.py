@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import replace
 
 from builders.building.compilation import find_compiler_cache
+from builders.building.expected_time import Resources
 from builders.building.inputs import Limits, wheels_of
 from builders.building.plan import find_build_host, plan
 from builders.building.records import TaskState, changes_since_last_build, explain_changes
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
+from builders.machine.host import memory_gib
 from builders.scheduling.batch import Run
 from builders.scheduling.local import machine
 from builders.scheduling.scheduler import estimates, remaining_paths, task_graph
-from builders.scheduling.slurm import Slurm, hours_of, partition_of
+from builders.scheduling.slurm import Slurm, hours_of, partition_limits, partition_of
 from builders.sources import obtain
 from builders.storage.files import cache_root
 from matrix.command_line.arguments import command_arguments
@@ -33,7 +35,6 @@ from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from builders.building.expected_time import Resources
     from builders.building.plan import BuildHost, Task
     from builders.index import Index
     from resolver.facts.catalog import Catalog
@@ -124,8 +125,23 @@ def refresh_published(tasks: Iterable[Task], index: Index) -> None:
             index.refresh(task.pick.name)
 
 
-def make_plan(tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]], index: Index) -> Plan:
-    """Return the plan for one or several locks, for a machine like this machine, or with the given limits."""
+def node_of(context: Context, site: str) -> Resources | None:
+    """Return what a job may use of a node, as catalog and Slurm state it; None if neither does."""
+    args, catalog = context.args, context.catalog
+    job, row = catalog.job.get(site), partition_of(catalog, site, args.partition)
+    _, cores, mebibytes = partition_limits(args.partition or (row.name if row else ""))
+    all_cores = [*([job.cpus * job.ranks] if job else []), *filter(None, [cores, args.jobs])]
+    if not all_cores:
+        return None
+    memory = job.memory * job.ranks * 1e9 / 2**30 if job else 0.0
+    limits = filter(None, [memory, mebibytes / 1024, args.memory])
+    return Resources(min(all_cores), min(limits, default=memory_gib()))
+
+
+def make_plan(
+    tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]], index: Index, node: Resources | None = None
+) -> Plan:
+    """Return the plan for one or several locks, for a node, else this machine, or with the given limits."""
     tasks: dict[str, Task] = {}
     contexts: dict[str, Context] = {}
     for context, planned_tasks in tasks_of_locks:
@@ -133,7 +149,7 @@ def make_plan(tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]], index: I
             tasks.setdefault(task.build_key, task)
             contexts.setdefault(task.build_key, context)
     limits = limits_of(tasks_of_locks[0][0])
-    expected = estimates(tasks, index, machine(limits))
+    expected = estimates(tasks, index, node or machine(limits))
     planned = []
     for key, task in tasks.items():
         state, estimate, context = state_of(task, index), expected[key], contexts[key]
@@ -263,7 +279,8 @@ def build_in_jobs(tasks: Sequence[Task], executor: Slurm, context: Context) -> R
     With ``--keep-going``, only the tasks fail whose inputs cannot be fetched.
     """
     args = context.args
-    plan = make_plan([(context, tasks)], executor.index)
+    node = node_of(context, context.lock.target.site)
+    plan = make_plan([(context, tasks)], executor.index, node)
     row = partition_of(context.catalog_of_lock, context.lock.target.site, args.partition)
     run = Run(
         directory=plan.directory,
@@ -273,7 +290,7 @@ def build_in_jobs(tasks: Sequence[Task], executor: Slurm, context: Context) -> R
         minutes=math.ceil(60 * hours_of(args.time)) if args.time else 0,
         most_minutes=math.floor(60 * row.max_hours) if row else 0,
         most_jobs=row.max_jobs if row else 0,
-        most_cores=args.jobs or 0,
+        most_cores=node.cores if node else 0,
         memory=args.memory or 0.0,
         keep_going=args.keep_going,
     )

@@ -38,7 +38,7 @@ from matrix.building.container import (
     space_of,
 )
 from matrix.building.locked import check_sources
-from matrix.building.planning import add_build_options, attach, check_batch_options
+from matrix.building.planning import add_build_options, attach, check_batch_options, node_of
 from matrix.command_line.options import (
     add_format,
     add_index,
@@ -313,12 +313,14 @@ class _Work:
     def _plan_wheels(self) -> None:
         args, lock = self.context.args, self.lock
         try:
-            self.tasks, self.document.wheels = build_wheels.planned_wheels(self._of_lock, self.index)
+            self.tasks, self.document.wheels = build_wheels.planned_wheels(
+                self._of_lock, self.index, (), self._cores
+            )
         except EnvironmentLacksError as error:
             if not args.dry_run:
                 raise
             self.lacks.append(error)
-            times = build_times(lock, self._of_lock.catalog_of_lock, args.index)
+            times = build_times(lock, self._of_lock.catalog_of_lock, args.index, self._cores)
             why = "the base image is not on this machine"
             for pick in lock.built():
                 version = pick.pinned
@@ -357,6 +359,12 @@ class _Work:
     def _partition(self) -> Partition | None:
         site = self.lock.target.site
         return partition_of(self._of_lock.catalog_of_lock, site, self.context.args.partition)
+
+    @property
+    def _cores(self) -> int:
+        """The cores of a build in a job; 0 if that is not known, or builds run on this machine."""
+        node = node_of(self._of_lock, self.lock.target.site) if self._in_jobs else None
+        return node.cores if node else 0
 
     @cached_property
     def _is_login_node(self) -> bool:
@@ -543,8 +551,8 @@ class _Work:
         if not self.container.program:
             msg = f"{' or '.join(maker.programs)} is not on PATH."
             is_lumi = self.lock.target.site.startswith("lumi")
-            get = f"Run `module load {maker.module}`, then" if is_lumi else f"{maker.install} Then run"
-            yield EnvironmentLacksError(msg, hint=f"{get} the same command again.")
+            get = f"Run `module load {maker.module}` first." if is_lumi else maker.install
+            yield EnvironmentLacksError(msg, hint=get)
         if not (self._in_jobs and (self._to_build or self._srun())):
             return
         try:

@@ -32,6 +32,7 @@ from matrix.building.planning import (
     cancel,
     check_batch_options,
     limits_of,
+    node_of,
     refresh_published,
     state_of,
     tasks_of,
@@ -119,7 +120,8 @@ def execute(context: Context) -> int:
         return 1
     if not args.dry_run:
         fetch_prebuilt(of_lock, names)
-    tasks, wheels = planned_wheels(of_lock, index, names)
+    node = node_of(context, of_lock.lock.target.site) if executor else None
+    tasks, wheels = planned_wheels(of_lock, index, names, node.cores if node else 0)
     if args.rebuild:
         exit_code = _rebuild(tasks, wheels, index, of_lock)
         _print(wheels, index, context)
@@ -152,12 +154,15 @@ def _announce(wheels: Sequence[TaskState], context: Context) -> None:
 
 
 def planned_wheels(
-    context: Context, index: Index, names: Sequence[str] = ()
+    context: Context, index: Index, names: Sequence[str] = (), cores: int = 0
 ) -> tuple[list[Task], list[TaskState]]:
-    """Return the tasks of the lock, and for each task whether and why its wheel will be built."""
+    """Return the tasks of the lock, and for each task whether and why its wheel will be built.
+
+    Times are for that number of cores, else for those of this machine.
+    """
     tasks = tasks_of(context, index, names)
     refresh_published(tasks, index)
-    return tasks, [_planned(task, index) for task in tasks]
+    return tasks, [_planned(task, index, cores or host.cores()) for task in tasks]
 
 
 def build_missing(
@@ -252,12 +257,11 @@ def fetch_prebuilt(context: Context, names: Sequence[str] = ()) -> None:
             check(pick, cached_file(file))
 
 
-def _planned(task: Task, index: Index) -> TaskState:
+def _planned(task: Task, index: Index, cores: int) -> TaskState:
     state = state_of(task, index)
     if task.wheel is not None:
         state.why = "the index has a wheel built from the same inputs"
         return state
-    cores = host.cores()
     seconds, source = expected_time(task.recipe, recorded(task.pick, index), cores)
     state.expect(Resources(cores, 0, seconds, source=source))
     return state

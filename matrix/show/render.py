@@ -42,7 +42,7 @@ _WHOLE = re.compile(
 _SPACE = "\ue000"
 """Stands for a space at which a line must not be broken."""
 _START = re.compile(r" *(?:[-*] |\d+\. |note: |source: )?")
-_STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
+STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
 _SIZE_STEP = 1024
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -309,7 +309,7 @@ def findings_text(
         evidence = finding.evidence
         file, line = evidence.get("file", ""), evidence.get("line", "")
         where = f"{file}:{line}: " if file and line else f"{file}: " if file else ""
-        severity = screen.styled(_STYLES[finding.severity], f"{finding.severity}:")
+        severity = screen.styled(STYLES[finding.severity], f"{finding.severity}:")
         message = f"{printable(where)}{severity} {printable(finding.message)} [{finding.id}]"
         lines.append(screen.wrapped(indent + message))
         lines += [f"{indent}    {printable(text)}" for text in _quoted(evidence.get("text", ()))]

@@ -30,8 +30,13 @@ if TYPE_CHECKING:
     from resolver.model import Conflict, CoreItem, Distribution, Fact, Resolution, Target
 
 
-def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[str, Resources]:
-    """Return the expected time of each build with all cores of this machine; the index need not exist."""
+def build_times(
+    resolution: Resolution, catalog: Catalog, index: Path, node_cores: int = 0
+) -> dict[str, Resources]:
+    """Return the expected time of each build with all cores, else those of this machine.
+
+    The index need not exist.
+    """
     built = resolution.built()
     if not built:
         return {}
@@ -43,7 +48,11 @@ def build_times(resolution: Resolution, catalog: Catalog, index: Path) -> dict[s
     for pick in built:
         release = catalog.release.get((pick.name, pick.version, pick.variant))
         recipe = catalog.recipe_for(release, resolution.target.backend) if release else None
-        cores = all_cores() if recipe and recipe.core_hours else 1
+        if recipe and recipe.ops and (ops := resolution.request.ops_of(pick.name)):
+            from builders.recipes import with_ops
+
+            recipe = with_ops(recipe, ops, pick.version)
+        cores = (node_cores or all_cores()) if recipe and recipe.core_hours else 1
         seconds, source = expected_time(recipe, _recorded(pick, index), cores)
         times[pick.name] = Resources(cores, 0, seconds, source=source)
     return times

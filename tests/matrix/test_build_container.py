@@ -44,6 +44,7 @@ from resolver.lock import read_lock
 from resolver.model import BaseImage, Resolution
 from tests.support.commands import system_programs
 from tests.support.locks import built_pick, local_file, lock_of, locked_pick, with_image, with_kept
+from tests.support.progress import SCREENS, terminal_of
 from tests.support.records import record_of
 from tests.support.tiny import tiny_wheel
 
@@ -174,6 +175,25 @@ def test_container_is_made_from_files_of_lock(
     assert verification.checked == ["train.sif"]
     assert not Path("train.sif.files", "train.sif").exists()
     assert not (work / "index").exists()
+
+
+@pytest.mark.parametrize("size", SCREENS)
+def test_run_and_plan_fit_a_screen(size: tuple[int, int], work: Path, monkeypatch: Patch) -> None:
+    terminal = terminal_of(size, monkeypatch)
+    assert made() == 0
+    assert not terminal.screen.history.top
+    assert terminal.shown[0].startswith("train.sif: torch 2.13.0+cpu")
+    assert terminal.shown[-1] == "train.sif is ready: 2 distributions, verified."
+    assert sum(line[1:3] == "/6" for line in terminal.shown) == 3
+    terminal = terminal_of(size, monkeypatch)
+    (work / "matrix.lock").unlink()
+    words = ("torch", "apex", "deepspeed", "bitsandbytes", "--site", "lumi-g", "--date", "2026-03-01")
+    assert made(*words, "--executor", "slurm", "--dry-run", "--progress", "none") == 3
+    first = terminal.shown.index("train.sif cannot be made here yet. Missing:")
+    assert terminal.shown[first + 1] == "  - The base image"
+    whole = " ".join(" ".join(terminal.shown).split())
+    assert re.search(r"2 to build, at least .* with 56 cores: .* in Slurm jobs", whole)
+    assert re.fullmatch(r"  without the base image, torch, .*, of unknown size", terminal.shown[-1])
 
 
 def test_dry_run_prints_plan_and_writes_nothing(work: Path, capsys: Capture) -> None:

@@ -11,12 +11,22 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from builders.building.records import TaskState
+from builders.findings import Finding
+from matrix.api import write_lock
 from matrix.cli import main
+from matrix.commands import build_wheels
 from matrix.show.progress import Board, Display, Plain, Tasks
-from tests.support.progress import COMPILE, Clock, Terminal, three_builds
+from tests.support.locks import built_pick, lock_of
+from tests.support.progress import COMPILE, LOG, SCREENS, Clock, Terminal, terminal_of, three_builds
+from tests.support.tiny import tiny_wheel
+
+if TYPE_CHECKING:
+    from matrix.command_line.context import Context
 
 FOLDER = Path(__file__).with_name("sessions")
 COMMANDS = {
@@ -124,7 +134,6 @@ def test_log_of_build(build: str) -> None:
     compare(f"{build}-log", log.getvalue())
 
 
-SCREENS = [(80, 24), (100, 30)]
 EIGHT = [
     "torch",
     "apex",
@@ -162,3 +171,95 @@ def test_answer_fits_a_screen(
     for found in ids:
         assert found
         assert main(["explain", found[1]]) == 0
+
+
+@pytest.mark.parametrize("size", SCREENS)
+def test_build_fits_a_screen(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """STAND-IN for the builds: reports of three. At each moment, everything since the command is shown."""
+    terminal, clock = terminal_of(size, monkeypatch), Clock()
+    frames: list[list[str]] = []
+    names = {"torch-scatter": "2.1.2", "deepspeed": "0.19.8", "apex": "1.9.0"}
+    wheels = [TaskState(key=key, name=key, version=names[key], state="to build", why="new") for key in names]
+
+    def build(_: object, states: list[TaskState], __: object, context: Context) -> int:
+        frames.extend([*terminal.shown] for _ in three_builds(context.console.display, clock))
+        for wheel, state, why in zip(
+            states, ("failed", "built", "skipped"), ("it broke", "", "it requires torch-scatter"), strict=True
+        ):
+            wheel.state, wheel.why = state, why  # type: ignore[assignment]
+        return 1
+
+    monkeypatch.setattr(build_wheels, "planned_wheels", lambda *_: ([], wheels))
+    monkeypatch.setattr(build_wheels, "build_missing", build)
+    monkeypatch.setattr("matrix.show.progress.Tasks", lambda: Tasks(clock))
+    write_lock(lock_of(built_pick("deepspeed", wheel_version="0.19.8")))
+    assert main(["build-wheels"]) == 1
+    assert not terminal.screen.history.top
+    for frame in frames:
+        assert frame[0].startswith("3 to build")
+    assert any("21/40" in line for line in frames[1])
+    assert f"  log: {LOG}" in frames[1]
+    assert frames[1][-1].endswith("at least 59 s left")
+    end = terminal.shown.index("1 built; 1 failed; 1 skipped")
+    assert terminal.shown[end : end + 4] == [
+        "1 built; 1 failed; 1 skipped",
+        "  torch-scatter 2.1.2  failed",
+        "  deepspeed 0.19.8  built",
+        "  apex 1.9.0  skipped: it requires torch-scatter",
+    ]
+
+
+REQUIREMENTS = """\
+torch==2.1.2
+numpy==1.23.5
+transformers==4.40.0
+accelerate==0.30.1
+deepspeed==0.14.0
+flash-attn==2.5.8
+xformers==0.0.26
+bitsandbytes==0.43.1
+"""
+ERRORS = """\
+RuntimeError: HIP error: out of memory
+ImportError: libcxi.so.1: cannot open shared object file
+ModuleNotFoundError: No module named 'packaging'
+hipErrorNoBinaryForGpu: Unable to find code object for all current devices!
+"""
+WHY = "Files that are not in the cache cannot be downloaded from here."
+FETCH = "Run `matrix farm fetch` with network access and the same XDG_CACHE_HOME, then build with --offline."
+MACHINE = [
+    Finding(f"network-{name}", "warning", f"https://{name}.example/simple/ does not respond. {WHY}", FETCH)
+    for name in ("torch", "git", "sdists")
+] + [Finding(f"disk-{name}", "info", f"72 GiB free for /scratch/project/{name}") for name in "abcdefghi"]
+
+
+@pytest.mark.parametrize("size", SCREENS)
+@pytest.mark.parametrize("kind", ["requirements", "log", "wheel", "machine"])
+def test_check_fits_a_screen(
+    kind: str, size: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verdict is in the first line, and what to do is whole."""
+    terminal = terminal_of(size, monkeypatch)
+    options = ["--offline", "--progress", "none", "--site", "lumi-g", "--date", "2026-11-20"]
+    things = {"requirements": ("r.txt", REQUIREMENTS), "log": ("l.txt", ERRORS)}
+    if kind in things:
+        name, text = things[kind]
+        Path(name).write_text(text)
+        assert main(["check", name, *options]) == 1
+    elif kind == "wheel":
+        wheel = tiny_wheel(tmp_path, "tiny", "1.0", requires=["torch==2.9.1"])
+        assert main(["check", wheel.name, *options]) == 0
+    else:
+        monkeypatch.setattr("matrix.judging.machine.check_machine", lambda *_: MACHINE)
+        assert main(["check", *options]) == 0
+    assert not terminal.screen.history.top
+    whole = " ".join(terminal.shown)
+    first, words = {
+        "requirements": ("r.txt ", ["torch 2.1.2 -> ", "--repair -o DIR", "r.txt:5,6,7,8: error:"]),
+        "log": ("l.txt: ", ["What to do: Reduce the batch size", "Also: The container does not see"]),
+        "wheel": ("tiny-1.0-py3-none-any.whl fits lumi-g", ["wheel pack"]),
+        "machine": ("3 warnings, 9 info", [FETCH, "In full and 3 more: -v"]),
+    }[kind]
+    assert terminal.shown[0].startswith(first)
+    squeezed = " ".join(whole.split())
+    assert [word for word in words if word not in squeezed] == []

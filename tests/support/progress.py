@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pyte
+import pytest
 
-from matrix.show.progress import Display
+from matrix.show.progress import Board, Display
 
+SCREENS = [(80, 24), (100, 30)]
 LOG = "/index/.matrix/logs/torch-scatter-12ab.log"
 COMPILE = f"compile with 2 jobs\nlog: {LOG}"
 
@@ -54,6 +57,16 @@ class Terminal(io.StringIO):
         while lines and not lines[-1]:
             lines.pop()
         return lines
+
+
+def terminal_of(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Return an emulated terminal to which commands write."""
+    terminal = Terminal(*size)
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, terminal)
+    monkeypatch.setenv("COLUMNS", str(terminal.columns))
+    monkeypatch.setattr(Board, "_size", lambda _: (terminal.columns, terminal.lines))
+    return terminal
 
 
 def three_builds(shown: Display, clock: Clock) -> Iterator[None]:
