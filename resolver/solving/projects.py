@@ -330,8 +330,9 @@ class Projects(Part):
 
     def exclusions(self, choices: Choices, bit: int) -> list[tuple[Exclusion, bool]]:
         """Return the exclusions of a release, and whether each may be lifted for some patch releases."""
-        if isinstance(choices.release(bit), InstalledFiles):
-            return []
+        if choices.name in self.world.installed:  # it is there, whatever an index says of its files
+            problem = self._known_problem(choices.name, choices.release(bit).version)
+            return [(Exclusion(problem), False)] if problem else []
         strict = self.judge(choices, bit).exclusions
         if not strict:
             return []

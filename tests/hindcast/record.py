@@ -2,7 +2,7 @@
 
 Run it as ``python -m tests.hindcast.record``, with a network. It keeps pinned versions, and the newest of
 each minor version and month: day, Requires-Python, wheels for Linux on x86_64, and the requirements on other
-distributions that are recorded.
+distributions that are recorded, also those in the file of an sdist that a recipe names.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ def record() -> None:
         for pin in row["pins"]:
             name, _, version = pin.partition(" @ ")[0].partition("==")
             pins.setdefault(name, set()).add(version)
-    names = sorted({*pins, "jaxlib"} & {*load().package} - _ELSEWHERE)
+    catalog = load()
+    names = sorted({*pins, "jaxlib"} & {*catalog.package} - _ELSEWHERE)
     client = IndexClient(["https://pypi.org/simple"])
     lines = [f"# {' '.join((__doc__ or '').split())}", ""]
     for name in names:
         project = client.project(name)
+        listing = next((one.requirements for one in catalog.recipes_of(name) if one.requirements), "")
         kept: set[tuple[object, ...]] = set()
         for release in project.releases if project else ():
             version = Version(release.version)
@@ -50,14 +52,21 @@ def record() -> None:
             wheels = [match[1] for file in files if (match := _WHEEL.search(file.name))]
             read = client.metadata(files)
             requires = [one for one in (read.requires if read else ()) if _is_recorded(one, names)]
+            sdists = [file for file in files if file.name.endswith(".tar.gz")]
+            named = client.metadata(sdists, listing) if listing and sdists else None
+            listed = [one for one in (named.requires if named else ()) if _is_recorded(one, names)]
             lines += [
                 f'[["{name}"]]',
                 f'version = "{release.version}"',
                 f'uploaded = "{min(file.uploaded for file in files)}"',
                 f'requires-python = "{files[0].requires_python}"',
                 f"wheels = {wheels}".replace("'", '"'),
-                f"sdist = {str(any(file.name.endswith('.tar.gz') for file in files)).lower()}",
+                f"sdist = {str(bool(sdists)).lower()}",
                 f"requires = {[one.replace(chr(34), chr(39)) for one in requires]!r}",
+                *(
+                    [f"listed = {{ {listing!r} = {[one.replace(chr(34), chr(39)) for one in listed]!r} }}"]
+                    * bool(named)
+                ),
                 "",
             ]
     (HERE / "index.toml").write_text("\n".join(lines), encoding="utf-8")

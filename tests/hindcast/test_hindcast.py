@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from resolver.answers import suggest
 from resolver.answers.resolve import resolve
 from resolver.errors import InternalError, MatrixError
 from resolver.facts.catalog import Catalog
-from resolver.model import Conflict, Resolution
+from resolver.model import IMAGE, Conflict, Preinstalled, Resolution
 from resolver.versions import join_words, satisfies, sort_key
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease
@@ -37,6 +38,7 @@ def indexes() -> FakeIndexes:
         for row in rows:
             projects.setdefault(name, {})[row["version"]] = FakeRelease(
                 requires=row["requires"],
+                listed=row.get("listed", {}),
                 requires_python=row["requires-python"],
                 wheels=row["wheels"],
                 sdist=row["sdist"],
@@ -79,9 +81,18 @@ def _pinned(catalog: Catalog, row: dict[str, Any]) -> tuple[list[str], list[str]
 
 
 def _answer(
-    catalog: Catalog, indexes: FakeIndexes, row: dict[str, Any], requirements: list[str], python: str | None
+    catalog: Catalog,
+    indexes: FakeIndexes,
+    row: dict[str, Any],
+    requirements: list[str],
+    *,
+    python: str | None = None,
+    image: str | None = None,
 ) -> Resolution | Conflict | MatrixError:
-    request = ask(catalog, " ".join(requirements), site=row["site"], day=str(row["day"]), python=python)
+    day = str(row["day"])
+    request = ask(catalog, " ".join(requirements), site=row["site"], day=day, python=python, base_image=image)
+    if image:
+        request = replace(request, preinstalled=Preinstalled(IMAGE))
     try:
         return resolve(catalog, request, indexes)
     except MatrixError as error:
@@ -100,22 +111,22 @@ def _reason(answer: Conflict | MatrixError) -> str:
 def _without_resolution(
     catalog: Catalog, indexes: FakeIndexes, row: dict[str, Any], names: list[str], pins: str
 ) -> str:
-    """Return the outcome if the names have no resolution: an image of the site may have what they mean."""
+    """Return the outcome if the names have no resolution: another request with an image may have one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(suggest, "SECONDS", 60.0)
-        answer = _answer(catalog, indexes, row, names, None)
+        answer = _answer(catalog, indexes, row, names)
     if isinstance(answer, InternalError):
         return "internal error"
     suggested = answer.suggestions if isinstance(answer, Conflict) else ()
-    if any(one.request.target.base_image and one.request.preinstalled for one in suggested):
-        return "in an image of the site, which the answer names"
+    if any(one.request.target.base_image and one.request.target.site == row["site"] for one in suggested):
+        return "in an image that the answer names"
     return "no resolution, theirs is refused by facts" if pins == "refused by facts" else "no resolution"
 
 
 def _judge(catalog: Catalog, indexes: FakeIndexes, row: dict[str, Any]) -> tuple[str, str, list[str]]:
     """Return the outcome for the pins, that of the own choice, and the differences."""
     requirements, unknown = _pinned(catalog, row)
-    theirs = _answer(catalog, indexes, row, requirements, row.get("python"))
+    theirs = _answer(catalog, indexes, row, requirements, python=row.get("python"), image=row.get("image"))
     differences = [f"not in the catalog: {join_words(unknown, joiner='and')}"] if unknown else []
     if isinstance(theirs, Resolution):
         pins = "unknown commit" if unknown else "resolved"
@@ -130,7 +141,7 @@ def _judge(catalog: Catalog, indexes: FakeIndexes, row: dict[str, Any]) -> tuple
         )
         differences.append(f"pins: {_reason(theirs)}")
     names = dict.fromkeys(name for name, _, _ in map(_split, row["pins"]) if _is_known(catalog, name))
-    ours = _answer(catalog, indexes, row, list(names), None)
+    ours = _answer(catalog, indexes, row, list(names))
     if not isinstance(ours, Resolution):
         differences.append(f"no pins: {_reason(ours)}")
         return pins, _without_resolution(catalog, indexes, row, list(names), pins), differences
@@ -185,17 +196,23 @@ def test_what_experts_pinned_is_accepted_and_the_own_choice_is_as_new(
 ) -> None:
     monkeypatch.setattr(suggest, "SECONDS", 0.0)
     assert len(ENVIRONMENTS) >= 60
+    page = (HERE / "page.txt").read_text(encoding="utf-8")
     rows, of_pins, of_choice = [], Counter[str](), Counter[str]()
     for row in ENVIRONMENTS:
         pins, choice, differences = _judge(catalog, indexes, row)
         of_pins[pins] += 1
         of_choice[choice] += 1
         text = "; ".join(differences).replace("|", "\\|") or "-"
-        rows.append(f"| {row['id']} | {row['day']} | {pins} | {choice} | {text} | {row['source']} |")
-    measures = [f"| pins {name} | {count} |" for name, count in of_pins.most_common()]
-    measures += [f"| own choice {name} | {count} |" for name, count in of_choice.most_common()]
-    text = (HERE / "page.txt").read_text(encoding="utf-8")
-    text = text.format(count=len(ENVIRONMENTS), measures="\n".join(measures), rows="\n".join(rows))
+        why = row.get("why", "")
+        assert (f"\n| {why} | " in page) is bool(differences), row["id"]
+        rows.append(f"| {row['id']} | {row['day']} | {pins} | {choice} | {text} | {why} | {row['source']} |")
+    counts = {"pins": of_pins, "own choice": of_choice}
+    measures = [
+        f"| {what} {name} | {count} | {100 * count / len(ENVIRONMENTS):.0f} % |"
+        for what, found in counts.items()
+        for name, count in found.most_common()
+    ]
+    text = page.format(count=len(ENVIRONMENTS), measures="\n".join(measures), rows="\n".join(rows))
     if os.environ.get("MATRIX_RECORD"):
         PAGE.write_text(text, encoding="utf-8")
     assert of_pins["internal error"] == of_choice["internal error"] == 0

@@ -390,6 +390,17 @@ def test_the_jax_of_an_image_of_the_site_stays_although_nothing_publishes_its_pl
     assert (jax.version, jax.origin) == (version, "preinstalled")
 
 
+def test_what_an_image_has_stays_although_an_index_got_it_later(catalog: Catalog) -> None:
+    later = FakeRelease(wheels=["py3-none-manylinux_2_28_x86_64"], uploaded="2025-04-09")
+    image = "lumi-jax-rocm-6.2.4-python-3.12-jax-community-0.5.0-dockerhash-67b47a3e813c.sif"
+    request = ask(catalog, "jax==0.5.0", site=LUMI, day="2025-04-04", base_image=image)
+    indexes = FakeIndexes({**projects(), "jax-rocm60-pjrt": {"0.5.0": later}})
+    assert isinstance(resolve(catalog, request, indexes), Conflict)
+    lock = resolve(catalog, replace(request, preinstalled=Preinstalled(IMAGE)), indexes)
+    assert isinstance(lock, Resolution)
+    assert lock.version_of("jax-rocm60-pjrt") == "0.5.0"
+
+
 def test_a_conflict_that_projects_of_indexes_only_precede_is_explained(catalog: Catalog) -> None:
     kept = replace(ask(catalog, "jax", site=LUMI, day="2024-10-07"), preinstalled=Preinstalled(IMAGE))
     found = resolve(catalog, kept, FakeIndexes({**projects(), "jax": {"0.4.28": FakeRelease()}}))
