@@ -298,14 +298,15 @@ def test_layer_is_compiled_against_the_torch_of_its_image(rig: Rig) -> None:
         (tree / f"{name}.{suffix}").write_text(source)
         (tree / "PKG-INFO").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         shutil.make_archive(str(one.work / "sdists" / tree.name), "gztar", tree.parent, tree.name)
-    words = ["build-layer", "x.sqsh", *sources, "einops", "--base-image", str(one.image), "--format", "json"]
+    named = [f"{name} @ {(one.work / 'sdists' / f'{name}-1.0.tar.gz').as_uri()}" for name in sources]
+    words = ["build-layer", "x.sqsh", *named, "einops", "--base-image", str(one.image), "--format", "json"]
     target = ["--site", "local", "--backend", "rocm", "--gfx90a", "--driver", "30.30", "--executor", "local"]
-    done = rig.matrix(*words, *target, cwd=one.work, env={"PIP_FIND_LINKS": str(one.work / "sdists")})
+    done = rig.matrix(*words, *target, cwd=one.work, env={"PIP_FIND_LINKS": str(rig.wheels)})
     good(done)
     document = json.loads(done.stdout)
     assert {wheel["name"]: wheel["state"] for wheel in document["wheels"]} == dict.fromkeys(sources, "built")
     program = (
-        "import einops, plainext, torchext, torch; "
+        "import torch, einops, plainext, torchext; "
         "print(torchext.headers, torchext.threads == torch.get_num_threads());"
         "print(torch.__file__, torchext.__file__)"
     )

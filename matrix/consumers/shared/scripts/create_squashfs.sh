@@ -8,7 +8,8 @@ new=$packed.new-$$
 trap 'rm -f -- "$new"' EXIT
 # zstd is read several times as fast as gzip. One time for everything makes packing twice give the same bytes.
 compression=()
-! { mksquashfs -help; mksquashfs -help-all; } 2>&1 | grep -qw zstd || compression=(-comp zstd)
+help=$({ mksquashfs -help; mksquashfs -help-all; } 2>&1) || : # it fails although it prints the help
+case $help in *zstd*) compression=(-comp zstd) ;; esac
 export SOURCE_DATE_EPOCH=@EPOCH@
 # The file keeps the rights that the umask gives it. Whoever may read it can read all files in it, whatever their owner.
 stoppable mksquashfs "$venv" "$new" -noappend -no-progress "${compression[@]}" -processors 1 -no-xattrs -all-root -action 'chmod(a+rX)@true' ||
