@@ -7,7 +7,7 @@ TYPE_CHECKING = False  # importing typing would cost more than printing the vers
 if TYPE_CHECKING:
     from builders.findings import Finding
     from builders.index import Index
-    from matrix.api import audit_wheel, build, read_lock, resolve, write_lock
+    from matrix.api import build, check, explain, read_lock, resolve, table, write_lock
     from resolver.errors import MatrixError
     from resolver.model import Conflict, Resolution, Target
     from resolver.reporter import Reporter
@@ -22,10 +22,12 @@ __all__ = [
     "Reporter",
     "Resolution",
     "Target",
-    "audit_wheel",
     "build",
+    "check",
+    "explain",
     "read_lock",
     "resolve",
+    "table",
     "write_lock",
 ]
 
@@ -42,8 +44,10 @@ _MODULES = {
 _ANNOTATED = {
     "Conflict": "resolver.model",
     "Index": "builders.index",
+    "ExplainDocument": "matrix.commands.explain",
+    "Judgement": "matrix.judging.verdict",
     "Resolution": "resolver.model",
-    "WheelAudit": "builders.audit",
+    "TableDocument": "matrix.show.table_formats",
 }
 """Types in the annotations of `matrix.api`, which imports them only for type checkers, to start faster."""
 

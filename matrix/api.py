@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 
 from msgspec.structs import replace
 
@@ -14,15 +16,54 @@ from resolver.errors import MatrixError, UsageError
 from resolver.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
-    from builders.audit import WheelAudit
+    from types import ModuleType
+
     from builders.building.plan import Task
     from builders.index import Index
     from builders.index_client import IndexClient
+    from matrix.command_line.context import Context
+    from matrix.commands.explain import ExplainDocument
     from matrix.input.inputs import Inputs
+    from matrix.judging.verdict import Judgement
+    from matrix.show.table_formats import TableDocument
     from resolver.facts.catalog import Catalog
     from resolver.model import Conflict, Request, Resolution, Suggestion
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
+
+class TargetOptions(TypedDict, total=False):
+    """The arguments of `resolve` that name the target."""
+
+    site: str | Path | None
+    date: datetime.date | str | None
+    backend: Literal["rocm", "cpu"] | None
+    gfx: str | Sequence[str]
+    driver: str | None
+    rocm: str | None
+    python: str | None
+    base_image: str | Path | None
+    prefer: Literal["advised", "newest", "proven", "oldest"]
+    catalog: str | Path | Sequence[str | Path]
+
+
+def _public(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a function raise an error of the operating system as a `MatrixError`."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except OSError as error:
+            from builders.storage.io_errors import explain_any_os_error
+
+            raise explain_any_os_error(error) from error
+
+    return call
+
+
+@_public
 def resolve(
     requirements: str | Iterable[str],
     *,
@@ -75,41 +116,123 @@ def resolve(
         A file of facts is not valid.
     CycleError
         The chosen distributions require each other in a cycle.
-    EnvironmentLacksError
-        `base_image` is a file that cannot be inspected on this machine, or a package index cannot be reached.
     SourceError
         An index, or the target of a direct reference, is broken or has another hash.
     MatrixError
         The inspection of `base_image` failed; the error names the log.
     TooLargeError
         The search reached its limit of steps.
-    OSError
-        `base_image` must be inspected, and the cache cannot be written.
+    EnvironmentLacksError
+        `base_image` cannot be inspected on this machine, a package index cannot be reached, or the cache
+        cannot be written.
     """
     from builders.containers.inspection import with_inspected_image
     from matrix.input.locking import note_own
     from resolver.lock import dumps
     from resolver.model import Resolution
 
-    image = _optional("base_image", base_image, "lumi.sif")
-    settings = Settings(
-        requirements=_texts("requirements", requirements, "torch>=2.4"),
-        site=_optional("site", site, "lumi-g"),
-        date=_day(date),
-        backend=backend,
-        gfx=[name.strip() for text in _texts("gfx", gfx, "gfx90a") for name in text.split(",")],
-        driver=_optional("driver", driver, "6.3"),
-        rocm=_optional("rocm", rocm, "6.4.*"),
-        python=_optional("python", python, "3.12"),
-        base_image=image,
-        prefer=prefer,
-        catalog=_texts("catalog", catalog, "facts.toml"),
-    )
+    target = TargetOptions(
+        site=site, date=date, backend=backend, gfx=gfx, driver=driver, rocm=rocm, python=python,
+        base_image=base_image, prefer=prefer, catalog=catalog,
+    )  # fmt: skip
+    settings = _settings(requirements, target)
     today = datetime.datetime.now(tz=datetime.UTC).date()
-    answer = resolve_settings(settings, with_inspected_image(load_catalog(settings), image), today)
+    known = with_inspected_image(load_catalog(settings), settings.base_image)
+    answer = resolve_settings(settings, known, today)
     if isinstance(answer, Resolution):
         note_own(dumps(answer))  # `build` uses whatever the user's own requests named
     return answer
+
+
+@_public
+def explain(resolution: Resolution, what: str = "") -> ExplainDocument:
+    """Return why the versions of a resolution were chosen, as ``matrix explain`` does.
+
+    `what` is a component (``"torch"``), versions of one that were not chosen (``"torch==2.13.0"``), or the
+    id of an error, a warning or a finding. Raise `UsageError` if it is none of them.
+    """
+    from matrix.commands import explain as command
+
+    words = [_text("what", what, "torch")] if what else []
+    return command.explanation(_context(command, *words).with_lock(resolution))
+
+
+@_public
+def table(
+    requirements: str | Iterable[str] = (), *, every: bool = False, **target: Unpack[TargetOptions]
+) -> TableDocument | Conflict:
+    """Return which versions work together, as ``matrix table`` does: the newest torch of each ROCm, or all.
+
+    `requirements` are the columns and the limits of the rows, by default every package. `target` and the
+    errors are those of `resolve`.
+    """
+    from matrix.commands import table as command
+    from matrix.show.table_formats import document_of, newest_rows
+    from resolver.model import Conflict
+
+    found = command.table_of(_context(command, settings=_settings(requirements, target)))
+    rows = found.rows_or_conflict()
+    if isinstance(rows, Conflict):
+        return rows
+    return document_of(found, rows if every else newest_rows(rows).values())
+
+
+@_public
+def check(
+    thing: str | Path = "",
+    *,
+    lock: str | Path | None = None,
+    run: bool = False,
+    **target: Unpack[TargetOptions],
+) -> Judgement:
+    """Return what a thing is, whether it works at a site, and why not, as ``matrix check`` does.
+
+    `thing` is a file of pip, conda, uv, pixi or poetry, a log, a wheel, an environment or an image, by
+    default this machine. Only with `run`, it is started. `target` is that of `resolve`. Raise `MatrixError`
+    if it cannot be read.
+    """
+    from matrix.commands import check as command
+    from matrix.judging.judge import judge_thing
+
+    words = [*(["--lock", str(lock)] if lock else []), *(["--run"] if run else [])]
+    context = _context(command, *words, settings=_settings((), target))
+    return judge_thing(_text("thing", thing, "freeze.txt"), context)[0]
+
+
+def _context(command: ModuleType, *words: str, settings: Settings | None = None) -> Context:
+    """Return the context of a command that reads no file of settings, and makes its warnings Python's."""
+    import argparse
+
+    from msgspec.structs import asdict
+
+    from matrix.command_line.context import Context
+    from matrix.command_line.options import defaults_of
+    from matrix.show.console import Console
+
+    class Quiet(Console):
+        def warning(self, message: str) -> None:
+            warnings.warn(str(message), stacklevel=2)
+
+    given = asdict(settings) if settings else {}
+    options = {**defaults_of(command, *words), **given, "of_api": True}
+    return Context(argparse.Namespace(**options), Quiet(-1, progress="none"))
+
+
+def _settings(requirements: str | Iterable[str], target: TargetOptions) -> Settings:
+    names = _texts("gfx", target.get("gfx", ()), "gfx90a")
+    return Settings(
+        requirements=_texts("requirements", requirements, "torch>=2.4"),
+        site=_optional("site", target.get("site"), "lumi-g"),
+        date=_day(target.get("date")),
+        backend=target.get("backend"),
+        gfx=[name.strip() for text in names for name in text.split(",")],
+        driver=_optional("driver", target.get("driver"), "6.3"),
+        rocm=_optional("rocm", target.get("rocm"), "6.4.*"),
+        python=_optional("python", target.get("python"), "3.12"),
+        base_image=_optional("base_image", target.get("base_image"), "lumi.sif"),
+        prefer=target.get("prefer", "advised"),
+        catalog=_texts("catalog", target.get("catalog", ()), "facts.toml"),
+    )
 
 
 def _text(name: str, value: object, example: str) -> str:
@@ -226,6 +349,7 @@ def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SIL
     )
 
 
+@_public
 def read_lock(path: str | Path = "matrix.lock") -> Resolution:
     """Read a resolution from a lock file.
 
@@ -236,10 +360,11 @@ def read_lock(path: str | Path = "matrix.lock") -> Resolution:
     return read(Path(path))
 
 
+@_public
 def write_lock(resolution: Resolution, path: str | Path = "matrix.lock") -> None:
     """Write a resolution to a lock file, atomically; it counts as a lock that this user wrote.
 
-    Raise `OSError` if the file cannot be written.
+    Raise `EnvironmentLacksError` if the file cannot be written.
     """
     from builders.containers.image import with_pinned_image
     from builders.storage.files import write_atomic
@@ -251,6 +376,7 @@ def write_lock(resolution: Resolution, path: str | Path = "matrix.lock") -> None
     note_own(text)
 
 
+@_public
 def build(
     resolution: Resolution,
     index: Index,
@@ -305,9 +431,7 @@ def build(
     MatrixError
         The facts, the base image, a source or the index are not what the resolution needs, or another wheel
         has the name of a new wheel. `EnvironmentLacksError` among them: the machine lacks a tool, network
-        access or disk space.
-    OSError
-        The index or the cache cannot be read or written.
+        access or disk space, or the index or the cache cannot be written.
     """
     from builders.building.inputs import Limits
     from builders.building.plan import find_build_host, plan
@@ -341,15 +465,3 @@ def check_build_hosts(tasks: Iterable[Task]) -> None:
     on_host = [task for task in tasks if not task.pick.alias_of and task.build_host.runtime.image is None]
     for path in {task.build_host.python.path for task in on_host}:
         require_for_build(path, mpi=any(task.recipe.mpi for task in on_host))
-
-
-def audit_wheel(wheel: str | Path) -> WheelAudit:
-    """Check the content of a wheel: GPU code, libraries, symbols, tags, metadata.
-
-    Nothing is executed. The result has ``verdict`` and ``findings``.
-
-    Raise `UsageError` if the file cannot be read, or is not a wheel.
-    """
-    from builders.audit import audit_wheel as audit
-
-    return audit(Path(wheel))

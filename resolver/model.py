@@ -21,7 +21,7 @@ from resolver.facts.schema import (
     Status,
 )
 from resolver.indexes import ExcludedFile, File, Judgement, SourceClass
-from resolver.texts import Digest, Gfx, Name, OpsText, SiteName, Url, VersionText
+from resolver.texts import Digest, Gfx, Name, OpsText, SiteName, Url, VersionText, html_table
 
 if TYPE_CHECKING:
     from resolver.facts.schema import Release, Row
@@ -427,6 +427,10 @@ class Resolution(
     notes: tuple[Notice, ...] = ()
     warnings: tuple[Notice, ...] = ()
 
+    def _repr_html_(self) -> str:
+        rows = ((pick.name, pick.version, pick.origin, pick.verdict, pick.support) for pick in self.picks)
+        return html_table(f"Resolved for {_described(self.target)}", rows)
+
     def pick(self, name: str) -> Distribution | None:
         """Return the pick of this name."""
         return next((pick for pick in self.picks if pick.name == name), None)
@@ -509,6 +513,11 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", ta
 
     def __repr__(self) -> str:
         return f"<Conflict for {_described(self.target)}: {_first([item.text for item in self.core], '; ')}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(item.text, item.source) for item in self.core]
+        rows += [(f"resolves: {one.change}", "") for one in self.suggestions]
+        return html_table(f"There is no resolution for {_described(self.target)}", rows)
 
 
 _SHOWN = 8

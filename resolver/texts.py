@@ -16,7 +16,7 @@ from msgspec import Meta
 from resolver.errors import MatrixError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
 _NAME = "^[a-z0-9]+(-[a-z0-9]+)*$"
@@ -324,3 +324,11 @@ def _toml_key(name: str) -> str:
     import tomli_w
 
     return tomli_w.dumps({name: 0}).strip().removesuffix(" = 0")
+
+
+def html_table(title: str, rows: Iterable[Sequence[str]]) -> str:
+    """Return a title and rows as HTML, for notebooks."""
+    from html import escape
+
+    lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+    return f"<p>{escape(title)}</p><table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from builders.constants import LOCK_FILE
-from matrix.input.settings import Settings, in_project, load_catalog, options_of, read_settings
+from matrix.input.settings import Settings, in_project, load_catalog, merge, options_of, read_settings
 from matrix.show.console import Console
 from resolver.versions import join_words
 
@@ -48,7 +48,9 @@ class Context:
     @cached_property
     def settings(self) -> Settings:
         """The settings in force; options take precedence."""
-        settings = read_settings(options_of(self.args))
+        options = options_of(self.args)
+        is_api = getattr(self.args, "of_api", False)
+        settings = merge(Settings(), options) if is_api else read_settings(options)
         if settings.date and settings.date > self.today:
             self.console.warning(
                 f"{settings.date} is in the future. The answer uses what is known on {self.today}."
@@ -125,7 +127,9 @@ class Context:
 
     @property
     def has_lock(self) -> bool:
-        """Whether to read a lock: ``--lock`` names one (which must then exist), or ``matrix.lock`` exists."""
+        """Whether there is a lock: `with_lock`, ``--lock`` (which must then exist), or ``matrix.lock``."""
+        if "lock" in vars(self):
+            return True
         # The default is recognized by identity: `--lock matrix.lock` names a file that must exist.
         lock = in_project(LOCK_FILE)
         return (self.args.lock is not None and self.args.lock is not lock) or lock.exists()

@@ -32,7 +32,7 @@ from resolver.compiling.known_bad import problems_of
 from resolver.errors import MatrixError, UsageError, closest_names, did_you_mean
 from resolver.model import Distribution
 from resolver.requirements import parse_requirement
-from resolver.texts import printable
+from resolver.texts import html_table, printable
 from resolver.versions import join_words, shorten, sort_key
 
 if TYPE_CHECKING:
@@ -61,6 +61,11 @@ class ExplainDocument(JsonDocument, kw_only=True):
     """What an id means that was named."""
     failure: TaskState | None = None
     """The last build of the chosen version, if one component was named and that build failed."""
+
+    def _repr_html_(self) -> str:
+        rows = [(one.name, one.version, fact.text, fact.source) for one in self.picks for fact in one.facts]
+        rows += [("not chosen", one.version, _rejected_text(one), "") for one in self.rejected]
+        return html_table(self.meaning or f"{len(self.picks)} components", rows)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,45 +100,58 @@ def execute(context: Context) -> int:
         else:
             console.text(_conflict_text(conflict))
         return 0
+    document = explanation(context)
+    if args.format == "json":
+        console.document(document)
+    elif document.meaning:
+        console.text(document.meaning)
+    else:
+        console.data(_text(document, context))
+    return 0
+
+
+def explanation(context: Context) -> ExplainDocument:
+    """Return why the versions of the lock were chosen, or what the id that is named means."""
+    args = context.args
     if meaning := _meaning(context):
-        if args.format == "json":
-            console.document(
-                ExplainDocument(picks=[], rejected=[], rejected_more=0, problems=[], meaning=meaning)
-            )
-        else:
-            console.text(meaning)
-        return 0
+        return ExplainDocument(picks=[], rejected=[], rejected_more=0, problems=[], meaning=meaning)
     lock = context.lock
     requirement = parse_requirement(args.name) if args.name else None
     picks = [pick for pick in lock.picks if requirement is None or pick.name == requirement.name]
-    if requirement and not picks:
+    if requirement is None:
+        return ExplainDocument(picks=picks, rejected=[], rejected_more=0, problems=[])
+    if not picks:
         msg = f"{args.lock} does not contain {shorten(requirement.name)!r}."
         raise UsageError(msg, hint=did_you_mean(requirement.name, [pick.name for pick in lock.picks]))
     follows = any(pick.alias_of or pick.comes_with_image for pick in picks)  # from torch, or from the image
-    has_choice = requirement and not follows
-    rejected, more = _rejected(context, requirement) if requirement and has_choice else ([], 0)
-    problems = _known_problems(context, requirement.name) if requirement else []
-    failure = _failure(picks[0], Index(args.index)) if requirement else None
-    if args.format == "json":
-        console.document(
-            ExplainDocument(
-                picks=picks, rejected=rejected, rejected_more=more, problems=problems, failure=failure
-            )
-        )
-    else:
-        others = names_of_others(lock) if requirement is None and console.verbosity <= 0 else frozenset()
-        printed: set[str] = set()
-        texts = [facts_text(pick, lock, console.out, printed) for pick in picks if pick.name not in others]
-        texts += [others_text(others)] if others else []
-        if problems:
-            heading = console.out.styled("bold", "Known problems")
-            texts.append(console.out.wrapped("\n".join([heading, *(f"  - {text}" for text in problems)])))
-        if failure:
-            texts.append(_failure_text(failure, picks[0], console))
-        refused = _refused_text(rejected, more, picks[0].name, console) if rejected or more else []
-        asks_why_not = requirement is not None and requirement.specifier is not None
-        console.data("\n\n".join([*refused, *texts] if asks_why_not else [*texts, *refused]))
-    return 0
+    rejected, more = ([], 0) if follows else _rejected(context, requirement)
+    return ExplainDocument(
+        picks=picks,
+        rejected=rejected,
+        rejected_more=more,
+        problems=_known_problems(context, requirement.name),
+        failure=_failure(picks[0], Index(args.index)),
+    )
+
+
+def _text(document: ExplainDocument, context: Context) -> str:
+    lock, console, name = context.lock, context.console, context.args.name
+    others = names_of_others(lock) if name is None and console.verbosity <= 0 else frozenset()
+    printed: set[str] = set()
+    texts = [
+        facts_text(pick, lock, console.out, printed) for pick in document.picks if pick.name not in others
+    ]
+    texts += [others_text(others)] if others else []
+    if document.problems:
+        heading = console.out.styled("bold", "Known problems")
+        lines = [heading, *(f"  - {text}" for text in document.problems)]
+        texts.append(console.out.wrapped("\n".join(lines)))
+    if document.failure:
+        texts.append(_failure_text(document.failure, document.picks[0], console))
+    rejected, more = document.rejected, document.rejected_more
+    refused = _refused_text(rejected, more, document.picks[0].name, console) if rejected or more else []
+    asks_why_not = name is not None and parse_requirement(name).specifier is not None
+    return "\n\n".join([*refused, *texts] if asks_why_not else [*texts, *refused])
 
 
 def _meaning(context: Context) -> str:

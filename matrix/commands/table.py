@@ -55,12 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(context: Context) -> int:
     """Run the command."""
     args, console = context.args, context.console
-    if not context.settings.has_requirements:
-        context = context.with_settings(requirements=["torch"])
     if context.settings.keep_installed:
         console.warning("A table ignores --keep-installed: each cell is resolved for an empty environment.")
         context = context.with_settings(keep_installed=None)
-    table = Table(context.catalog_with_image, context.request())
+    table = table_of(context)
     rows = table.rows_or_conflict()
     if isinstance(rows, Conflict):
         show_conflict(rows, context)
@@ -80,6 +78,13 @@ def execute(context: Context) -> int:
     elif args.format == "table":
         console.info("\nThis is the newest torch of each ROCm. Everything: `matrix table --all`")
     return 0
+
+
+def table_of(context: Context) -> Table:
+    """Return the table that the settings describe; without requirements it has a column for each package."""
+    if not context.settings.has_requirements:
+        context = context.with_settings(requirements=["torch"])
+    return Table(context.catalog_with_image, context.request())
 
 
 def _pieces(

@@ -15,6 +15,7 @@ from matrix.judging.machine import ImageDocument
 from matrix.judging.repair import Change
 from matrix.reading.items import Unread
 from resolver.model import CoreItem
+from resolver.texts import html_table
 
 Verdict = Literal["fits", "own-risk", "not-judged", "does-not-fit"]
 VERDICTS: tuple[Verdict, ...] = ("does-not-fit", "not-judged", "own-risk", "fits")
@@ -88,6 +89,13 @@ class Judgement(msgspec.Struct, kw_only=True):
     def exit_code(self) -> int:
         """The exit code of the command."""
         return EXIT_CODES[self.verdict]
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str, ...]] = [
+            (one.name, one.version, one.verdict, one.evidence) for one in self.distributions
+        ]
+        rows += [(one.severity, one.id, one.message, one.fix) for one in self.findings]
+        return html_table(self.text or self.kind, rows)
 
 
 def is_open(finding: Finding) -> bool:

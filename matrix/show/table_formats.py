@@ -19,6 +19,7 @@ from matrix.show.resolution_text import title_of
 from resolver.answers.table import Cell
 from resolver.facts.schema import Status
 from resolver.model import Origin, Target, Verdict
+from resolver.texts import html_table
 from resolver.versions import minor, newest_first, sort_key
 
 if TYPE_CHECKING:
@@ -63,6 +64,14 @@ class TableDocument(JsonDocument, kw_only=True):
     limits: list[str]
     columns: list[str]
     rows: list[RowDocument]
+
+    def _repr_html_(self) -> str:
+        head = ("image", "ROCm", "torch", "Python", *self.columns)
+        rows = [
+            (row.base_image, row.rocm, row.torch, row.python, *map(_cell_text, row.cells.values()))
+            for row in self.rows
+        ]
+        return html_table(f"{self.target.site} on {self.target.date}", [head, *rows])
 
 
 def answer_of(table: Table, rows: Sequence[TableRow]) -> str:
@@ -136,13 +145,19 @@ def _rank(row: TableRow) -> tuple[object, ...]:
 
 def _pythons(row: TableRow, rows: Iterable[TableRow]) -> str:
     """Return the Pythons that have the same versions as a row in its base images, as a range if possible."""
-    same = {
-        int(minor(other.python).partition(".")[2])
+    same = (
+        other.python
         for other in rows
         if (other.images, other.rocm, other.torch, other.verdict)
         == (row.images, row.rocm, row.torch, row.verdict)
         and all(other.cells[name].version == cell.version for name, cell in row.cells.items())
-    }
+    )
+    return range_of(same)
+
+
+def range_of(pythons: Iterable[str]) -> str:
+    """Return Pythons as a range if possible, the newest last."""
+    same = {int(minor(python).partition(".")[2]) for python in pythons}
     oldest, newest = min(same), max(same)
     if len(same) > 2 and len(same) == newest - oldest + 1:  # noqa: PLR2004
         return f"3.{oldest} to 3.{newest}"
@@ -263,32 +278,43 @@ def _csv_line(values: list[str]) -> str:
     return text.getvalue()
 
 
-def to_json(table: Table, rows: Iterable[TableRow], *, warnings: Sequence[str] = ()) -> Iterator[str]:
-    """Yield the table as one JSON document, one row per line."""
-    document = TableDocument(
+def document_of(table: Table, rows: Iterable[TableRow], warnings: Sequence[str] = ()) -> TableDocument:
+    """Return the table as a document."""
+    return TableDocument(
         warnings=list(warnings),
         target=table.request.target,
         limits=[requirement.text for requirement in table.limits],
         columns=[column.name for column in table.columns],
-        rows=[],
+        rows=list(_documents(table, rows)),
     )
-    yield _json(document).removesuffix("]}") + "\n"
+
+
+def to_json(table: Table, rows: Iterable[TableRow], *, warnings: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the table as one JSON document, one row per line."""
+    yield _json(document_of(table, (), warnings)).removesuffix("]}") + "\n"
     separator = ""
+    for row in _documents(table, rows):
+        yield separator + _json(row)
+        separator = ",\n"
+    yield "\n]}\n"
+
+
+def _documents(table: Table, rows: Iterable[TableRow]) -> Iterator[RowDocument]:
     for row in rows:
         cells = {column.name: _cell_document(row.cells[column.name]) for column in table.columns}
         for image in row.images or ("",):
-            yield separator + _json(
-                RowDocument(
-                    base_image=image,
-                    rocm=row.rocm,
-                    torch=row.torch,
-                    python=row.python,
-                    verdict=row.verdict,
-                    cells=cells,
-                )
+            yield RowDocument(
+                base_image=image,
+                rocm=row.rocm,
+                torch=row.torch,
+                python=row.python,
+                verdict=row.verdict,
+                cells=cells,
             )
-            separator = ",\n"
-    yield "\n]}\n"
+
+
+def _cell_text(cell: CellDocument) -> str:
+    return cell.version or f"- {cell.refused}"
 
 
 def _json(document: msgspec.Struct) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -12,20 +13,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import matrix
 from builders.containers.engines import ApptainerRuntime
 from builders.containers.image import LocalImage
+from matrix.cli import main
 from resolver.errors import (
     BuildError,
     CatalogError,
     CycleError,
+    EnvironmentLacksError,
     MatrixError,
     NoVersionError,
     SourceError,
     UsageError,
 )
+from resolver.lock import encode
+from resolver.texts import html_table
 
 MPI4PY = """
 schema = 1
@@ -142,9 +148,9 @@ def test_inspection_without_writable_cache_is_documented(
     (tmp_path / "image" / "usr").mkdir(parents=True)
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
     monkeypatch.setattr("builders.containers.inspection.choose_runtime", runtime_of)
-    with pytest.raises(OSError, match=os.devnull):
+    with pytest.raises(EnvironmentLacksError, match=os.devnull):
         matrix.resolve(["torch"], base_image=str(tmp_path / "image"))
-    assert "\nOSError\n" in (inspect.getdoc(matrix.resolve) or "")
+    assert "\nEnvironmentLacksError\n" in (inspect.getdoc(matrix.resolve) or "")
 
 
 def runtime_of(_: object, image: LocalImage) -> ApptainerRuntime:
@@ -154,14 +160,14 @@ def runtime_of(_: object, image: LocalImage) -> ApptainerRuntime:
 
 def test_public_names_exist_and_are_documented() -> None:
     page = PAGE.read_text()
-    assert 8 <= len(matrix.__all__) <= 12
+    assert 8 <= len(matrix.__all__) <= 14
     assert set(matrix.__all__) <= set(dir(matrix))  # for completion, and for Sphinx's autodoc
     for name in matrix.__all__:
         assert inspect.getdoc(getattr(matrix, name)), name
         assert re.search(rf"`{name}\b", page), name
 
 
-@pytest.mark.parametrize("name", ["resolve", "read_lock", "write_lock", "build", "audit_wheel"])
+@pytest.mark.parametrize("name", [name for name in matrix.__all__ if name.islower()])
 def test_functions_have_signatures_with_types(name: str) -> None:
     signature = inspect.signature(getattr(matrix, name))
     assert signature.return_annotation is not inspect.Signature.empty
@@ -208,3 +214,45 @@ def test_files_may_be_paths(tmp_path: Path) -> None:
         matrix.resolve("torch", site=tmp_path / "x.toml")
     with pytest.raises(UsageError, match=r"x\.sif does not exist"):
         matrix.resolve("torch", base_image=tmp_path / "x.sif")
+
+
+def test_error_of_the_system_is_an_error_of_matrix(tmp_path: Path) -> None:
+    resolution = matrix.resolve("torch", backend="cpu")
+    assert isinstance(resolution, matrix.Resolution)
+    (tmp_path / "file").touch()
+    with pytest.raises(MatrixError, match="file"):
+        matrix.write_lock(resolution, tmp_path / "file" / "matrix.lock")
+    with pytest.raises(MatrixError):
+        matrix.check(tmp_path / "missing.txt")
+
+
+def test_answers_are_those_of_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    day = ("--site", "lumi-g", "--date", "2026-02-01")
+    freeze = tmp_path / "freeze.txt"
+    freeze.write_text("torch==2.5.1+cu124\n")
+    (tmp_path / "matrix.toml").write_text('site = "frontier"\n')  # the API reads no settings
+    answers: dict[tuple[str, ...], Any] = {
+        ("table", "apex", *day): matrix.table("apex", site="lumi-g", date="2026-02-01"),
+        ("check", "freeze.txt", *day): matrix.check("freeze.txt", site="lumi-g", date="2026-02-01"),
+    }
+    resolution = matrix.resolve("apex", site="lumi-g", date="2026-02-01")
+    assert isinstance(resolution, matrix.Resolution)
+    matrix.write_lock(resolution)
+    for what in ("apex", "apex==1.10.0", "verify-torch-cpu"):
+        answers["explain", what] = matrix.explain(resolution, what)
+    assert capsys.readouterr() == ("", "")
+    for command, answer in answers.items():
+        main([*command, "--format", "json"])
+        printed = json.loads(capsys.readouterr().out)
+        made = json.loads(msgspec.json.encode(answer, enc_hook=encode))
+        assert made == (printed["things"][0] if command[0] == "check" else printed), command
+        assert answer._repr_html_().startswith("<p>")
+    conflict = matrix.table(["torch", "rocm==7.1.*"], site="lumi-g", date="2026-02-01")
+    assert isinstance(conflict, matrix.Conflict)
+    assert "<td>you asked for rocm==7.1.*</td>" in conflict._repr_html_()
+    assert "<td>apex</td><td>1.9.0</td>" in resolution._repr_html_()
+
+
+def test_text_in_html_is_escaped() -> None:
+    html = "<p>&lt;b&gt;</p><table><tr><td>a&amp;b</td><td></td></tr></table>"
+    assert html_table("<b>", [("a&b", "")]) == html
