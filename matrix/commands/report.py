@@ -18,7 +18,7 @@ from matrix.input.locking import names_target
 from matrix.report.page import ReportPage, TableData, render_page, subtitle_of, wheels_of
 from matrix.show.json_document import conflict_document
 from matrix.show.render import duration
-from matrix.show.resolution_text import last_conflict
+from matrix.show.resolution_text import build_times, in_index, last_conflict, resolution_text
 from resolver.answers.graph import PIP, build_graph, edges_of_graph, generations, pick_in
 from resolver.answers.table import ROW_COMPONENTS, Table
 from resolver.errors import ProvenanceError
@@ -82,6 +82,7 @@ def execute(context: Context) -> int:
     report = ReportPage(
         title=f"Compatible versions at {request.target.site} on {request.target.date}",
         subtitle=subtitle_of(table),
+        lock=_lock_text(context, index) if context.has_lock else "",
         table=data,
         graph=graph_data(context.lock, states) if context.has_lock else None,
         builds=[_build_row(build) for build in builds],
@@ -95,6 +96,13 @@ def execute(context: Context) -> int:
     write_atomic(args.output, render_page(report))
     console.info(f"Wrote {args.output}")
     return 0
+
+
+def _lock_text(context: Context, index: Index) -> str:
+    lock = context.lock
+    times = build_times(lock, context.catalog_of_lock, index.root)
+    warnings = [f"warning: {warning.short or warning} [{warning.id}]" for warning in lock.warnings]
+    return "\n".join([resolution_text(lock, times, in_index(lock, index.root)), "", *warnings]).rstrip()
 
 
 def _request(context: Context) -> tuple[Catalog, Request]:

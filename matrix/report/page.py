@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
 
 from matrix.command_line.arguments import request_arguments
-from matrix.show.table_formats import NO_IMAGE
+from matrix.show.table_formats import NO_IMAGE, range_of
 from resolver.errors import EnvironmentLacksError
 from resolver.versions import labelled, wheel_label
 
@@ -47,6 +48,8 @@ class ReportPage(msgspec.Struct, frozen=True, kw_only=True):
 
     title: str
     subtitle: str = ""
+    lock: str = ""
+    """The lock as `matrix resolve` prints it."""
     table: dict[str, Any] | None = None
     """From `TableData`."""
     graph: dict[str, Any] | None = None
@@ -185,11 +188,21 @@ class TableData:
     def collect(self, rows: Iterable[TableRow]) -> dict[str, Any]:
         """Return the data of the page for these rows."""
         table = self._table
-        listed, locked = [], None
-        for number, row in enumerate(rows):
-            listed.append(self._row(row))
-            if self._is_locked(row):
-                locked = number
+        listed: list[list[Any]] = []
+        pythons: list[list[str]] = []
+        locked = None
+        for row in sorted(rows, key=_is_from_commit):
+            group, torch, _, *cells = values = self._row(row)
+            is_locked = self._is_locked(row)
+            above = listed[-1] if listed and not is_locked and locked != len(listed) - 1 else []
+            if above and above == [group, torch, above[2], *cells]:  # only Python differs
+                pythons[-1].append(row.python)
+                continue
+            locked = len(listed) if is_locked else locked
+            listed.append(values)
+            pythons.append([row.python])
+        for values, same in zip(listed, pythons, strict=True):
+            values[2] = range_of(same)
         return {
             "columns": [
                 {"name": column.name, "requirements": [item.text for item in column.requirements]}
@@ -213,7 +226,7 @@ class TableData:
     def _row(self, row: TableRow) -> list[Any]:
         group = _number(
             self._groups,
-            (row.images, row.rocm, row.verdict),
+            (row.images, row.rocm, row.verdict, _is_from_commit(row)),
             {
                 "heading": self._heading(row),
                 "images": row.images,
@@ -226,7 +239,8 @@ class TableData:
     def _heading(self, row: TableRow) -> str:
         if self._table.request.target.backend == "cpu":
             return "CPU"
-        return f"ROCm {row.rocm}" + ("" if row.images else NO_IMAGE)
+        torch = ", torch from a commit, not a release" if _is_from_commit(row) else ""
+        return f"ROCm {row.rocm}{torch}" + ("" if row.images else NO_IMAGE)
 
     def _cell(self, row: TableRow, cell: Cell) -> int:
         pick = cell.pick
@@ -260,6 +274,10 @@ class TableData:
         interpreters = self._wheels.get((pick.name, labelled(pick.version, label)), frozenset())
         names = {_ANY_PYTHON, f"cp{row.python.replace('.', '')}"}
         return "built" if interpreters & names else "buildable"
+
+
+def _is_from_commit(row: TableRow) -> bool:
+    return "+git" in row.torch or Version(row.torch).is_prerelease
 
 
 def _number(pool: _Pool, key: Hashable, value: object) -> int:

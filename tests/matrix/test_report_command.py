@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,9 +54,28 @@ def test_report_of_lock_has_its_columns_and_graph(capsys: Capture) -> None:
     assert table["rows"][table["locked"]][1:3] == ["2.9.1+rocm6.4", "3.12"]
     assert "the row of the lock" in Path("report.html").read_text()
     assert {node["name"] for node in data()["graph"]["nodes"]} >= {"apex", "torch"}
-    assert sections() == ["compatibility", "graph", "wheels"]
+    assert sections() == ["lock", "compatibility", "graph", "wheels"]
     assert "no audit on record" in Path("report.html").read_text()
     capsys.readouterr()
+
+
+def test_lock_is_on_top_and_equal_pythons_are_one_row(capsys: Capture) -> None:
+    assert main(["resolve", "apex", *ON_LUMI]) == 0
+    printed = capsys.readouterr().out.strip()
+    assert main(["report"]) == 0
+    page = unescape(Path("report.html").read_text())
+    assert printed in page
+    assert page.index(printed) < page.index('id="compatibility"')
+    table = data()["table"]
+    locked = table["rows"][table["locked"]]
+    assert locked[2] == "3.12"  # by itself: the page says which Python is locked
+    assert any(" to 3." in row[2] for row in table["rows"])
+    keys = [[group, torch, *cells] for group, torch, python, *cells in table["rows"]]
+    equal = [one for one, other in pairwise(keys) if one == other]
+    assert len(equal) <= 2  # beside the locked row only
+    headings = [table["groups"][row[0]]["heading"] for row in table["rows"] if "+git" in row[1]]
+    assert headings
+    assert all("from a commit" in heading for heading in headings)
 
 
 def test_row_of_other_target_is_not_marked_as_locked() -> None:

@@ -267,7 +267,7 @@
     function resolveCommand(record, place) {
       const group = table.groups[record.group];
       const torch = `torch${record.torch.includes("+") ? "==" : "==="}${record.torch}`;
-      const requirements = [...columns[place].requirements, torch, `python==${record.python}`, ...table.limits]
+      const requirements = [...columns[place].requirements, torch, `python==${record.python.split(" ").at(-1)}`, ...table.limits]
         .filter((requirement) => requirement !== "torch" && requirement !== "python");
       const image = group.images.length ? ["--base-image", group.images[0]] : [];
       return ["matrix", "resolve", ...new Set(requirements), ...table.options, ...image].map(quote).join(" ");
