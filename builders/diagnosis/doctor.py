@@ -189,6 +189,11 @@ def check_disk(id_: str, path: Path) -> Finding:
     if free < _SPACE:
         message += f". torch for ROCm and one build take up to {_SPACE} GiB."
         return Finding(id_, "warning", message, fix, evidence)
+    if host.cluster_name() and path.is_relative_to(Path.home()):
+        message += (
+            ", which is in your home. On clusters it has a small quota, such as 20 GB and 100,000 files."
+        )
+        return Finding(id_, "warning", message, fix, evidence)
     return Finding(id_, "info", message, evidence=evidence)
 
 

@@ -148,6 +148,18 @@ class TestDisk:
         assert (finding.severity, finding.evidence["free-gib"]) == (severity, free)
         assert ("XDG_CACHE_HOME" in finding.fix) == (severity == "warning")
 
+    @pytest.mark.parametrize(("cluster", "severity"), [("lumi", "warning"), ("", "info")])
+    def test_home_of_a_cluster_has_a_small_quota(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str, severity: str
+    ) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(0, 0, 500 * GIB))
+        monkeypatch.setattr("builders.machine.host.cluster_name", lambda: cluster)
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        finding = check_disk("disk-cache", tmp_path / "home" / ".cache" / "matrix")
+        assert finding.severity == severity
+        assert ("small quota" in finding.message) == ("XDG_CACHE_HOME" in finding.fix) == bool(cluster)
+        assert check_disk("disk-index", tmp_path / "scratch" / "index").severity == "info"
+
     def test_unwritable_directory_is_a_warning(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, "access", lambda *_: False)
         finding = check_disk("disk-index", tmp_path)

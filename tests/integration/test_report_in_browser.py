@@ -262,7 +262,8 @@ def test_accessible(browser: Chrome, report: Path, width: int, tmp_path: Path, *
     opened(browser, report, width, is_dark=is_dark)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     browser.find_element(By.CSS_SELECTOR, "details.wheel summary").click()
-    browser.find_element(By.CSS_SELECTOR, ".cell").click()
+    # Without scrolling to it, which draws the table again: the lock above it fills a narrow screen.
+    browser.execute_script("document.querySelector('.cell').click()")
     browser.execute_script(axe)
     assert browser.execute_async_script(RUN_AXE) == []
     assert browser.save_screenshot(str(tmp_path / f"{width}.png"))

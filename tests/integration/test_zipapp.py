@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,8 @@ from builders.machine.host import own_program
 ROOT = Path(__file__).parents[2]
 PREAMBLE = "site-packages/bin/check.py"
 MOST = 30 * 2**20  # bytes
+
+MODULES = Path("/usr/lib/x86_64-linux-gnu/modulecmd.tcl")
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -62,6 +66,53 @@ def test_runs_and_starts_its_own_processes(program: Path, tmp_path: Path) -> Non
     assert judged.returncode == 1
     assert "[cuda-torch]" in judged.stdout
     assert "Traceback" not in judged.stderr
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not MODULES.exists(), reason="needs Debian's package environment-modules")
+def test_page_about_bare_logins_runs_on_one(program: Path, tmp_path: Path) -> None:
+    """The commands of the page run where Python is 3.6, a module has a new one, and home stays empty.
+
+    STAND-INS: a script for Python 3.6, and a module file, for Debian's Environment Modules, for cray-python.
+    """
+    python = "python{}.{}".format(*sys.version_info)
+    for name in ("home", "bin", "cray", "modules", "project", "flash"):
+        (tmp_path / name).mkdir()
+    hidden = re.compile(r"(python|pip|uv|shiv|nox)[\d.x-]*.*")
+    for path in Path("/usr/bin").iterdir():
+        if not hidden.fullmatch(path.name):
+            (tmp_path / "bin" / path.name).symlink_to(path)
+    (tmp_path / "bin" / "python3").write_text("#!/bin/sh\necho 'Python 3.6.15' >&2\nexit 1\n")
+    (tmp_path / "bin" / "python3").chmod(0o755)
+    (tmp_path / "cray" / python).symlink_to(getattr(sys, "_base_executable", sys.executable))
+    (tmp_path / "modules" / "cray-python").write_text(f"#%Module\nprepend-path PATH {tmp_path / 'cray'}\n")
+    shutil.copy(program, tmp_path / "project" / "matrix.pyz")
+    page = (ROOT / "docs" / "howto" / "bare-login.md").read_text()
+    blocks = [block for block in re.findall(r"(?ms)^```\n(.*?)^```$", page) if "noxfile.py" not in block]
+    assert len(blocks) == 2
+    commands = "\n".join(blocks).replace("python3.11", python)
+    for name, path in {"/project/PROJECT": "project", "/flash/PROJECT": "flash"}.items():
+        commands = commands.replace(name, str(tmp_path / path))
+    commands = commands.replace("PATH-OF-THE-CLONE", str(program.parents[1]))
+    head = f'set -e\nmodule() {{ eval "$({MODULES} bash "$@")"; }}\nmodule use {tmp_path}/modules\n'
+    tail = f"{tmp_path}/project/matrix/bin/matrix --version\n"
+    done = subprocess.run(
+        ["bash", "-c", head + commands + tail],
+        cwd=tmp_path / "project",
+        env={
+            **{name: value for name, value in os.environ.items() if name.startswith("PIP_")},
+            "HOME": str(tmp_path / "home"),
+            "USER": "me",
+            "PATH": str(tmp_path / "bin"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"for {tmp_path / 'flash' / 'me' / 'cache' / 'matrix'}" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("matrix ")
+    assert [path.name for path in (tmp_path / "home").iterdir()] == []
 
 
 def test_another_python_is_refused(program: Path, tmp_path: Path) -> None:
