@@ -91,8 +91,8 @@ def test_page_about_bare_logins_runs_on_one(program: Path, tmp_path: Path) -> No
     blocks = [block for block in re.findall(r"(?ms)^```\n(.*?)^```$", page) if "noxfile.py" not in block]
     assert len(blocks) == 2
     commands = "\n".join(blocks).replace("python3.11", python)
-    for name, path in {"/project/PROJECT": "project", "/flash/PROJECT": "flash"}.items():
-        commands = commands.replace(name, str(tmp_path / path))
+    for place in ("project", "flash"):
+        commands = commands.replace(f"/{place}/PROJECT", str(tmp_path / place))
     commands = commands.replace("PATH-OF-THE-CLONE", str(program.parents[1]))
     head = f'set -e\nmodule() {{ eval "$({MODULES} bash "$@")"; }}\nmodule use {tmp_path}/modules\n'
     tail = f"{tmp_path}/project/matrix/bin/matrix --version\n"
