@@ -249,6 +249,7 @@ def bench(session: nox.Session) -> None:
     session.run("python", "benchmarks/environments.py")
     session.run("python", "-m", "benchmarks.four_packages")
     session.run("python", "-m", "benchmarks.sleeping")
+    session.run("python", "-m", "benchmarks.pure_builds")
     session.run("python", "-m", "benchmarks.resolving", *session.posargs)
 
 
