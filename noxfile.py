@@ -212,6 +212,16 @@ def zipapp(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def release(session: nox.Session) -> None:
+    """Check that a person signed what public sources have and the catalog lacks; -- --sign NAME signs it.
+
+    It needs a network that reaches all sources.
+    """
+    install(session, "-e", ".")
+    session.run("python", ".ci/signed_update.py", *session.posargs)
+
+
+@nox.session(default=False)
 def docs(session: nox.Session) -> None:
     """Write the generated parts of the documents; with -- --check only compare them."""
     install(session, "-e", ".")
