@@ -80,7 +80,13 @@ class _Parser(argparse.ArgumentParser):
             message = message.partition(" (choose from")[0]
             if "COMMAND" in message:
                 message = f"unknown command {invalid[1]!r}"
-            hint = did_you_mean(invalid[1], re.findall(r"[\w-]+", invalid[2]), typos=_TYPOS)
+            names = re.findall(r"[\w-]+", invalid[2])
+            begun = [name for name in names if name.startswith(f"{invalid[1]}-")]
+            hint = did_you_mean(invalid[1], names, typos=_TYPOS)
+            if begun:
+                hint = f"Did you mean {' or '.join(begun)}?"
+            elif invalid[1].startswith("gfx") and len(names) == 1:
+                hint = f"Put it after the command: matrix {names[0]} --{invalid[1]}"
             if invalid[1] in _INSTEAD:
                 hint = f"Use `matrix {_INSTEAD[invalid[1]]}`."
         elif message.startswith(_REQUIRED):

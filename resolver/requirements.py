@@ -25,6 +25,14 @@ _PLAIN = re.compile(
 )
 _SLIP = rf"{_NAME}\s*(?P<operator>=[<>]?|:|\s)\s*v?(?P<version>\d[A-Za-z0-9.*+]*)\s*"
 """A requirement with a wrong operator, such as ``torch=2.9`` (conda), ``torch 2.9`` or ``torch=>2.9``."""
+_CORRECTIONS = {
+    r"""['"\u2018-\u201d]""": "",
+    r"^- +|^[\w.-]+::": "",  # of YAML, of conda
+    r"(?:==|@)\s*latest$": "",
+    r"(?<=\d)\.x$": ".*",
+    r"([<>=!~]=?\s*\d[\w.*]*)\s*(?=[<>=!~])": r"\1,",
+}.items()
+"""What people write that pip does not read, as patterns with their replacements."""
 SDIST_ENDINGS = (".tar.gz", ".zip", ".tgz", ".tar.bz2", ".tar.xz")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
 _SEPARATORS = re.compile(r"[-_.]+")
@@ -229,6 +237,14 @@ def _parse_with_packaging(text: str) -> Requirement:
 
 
 def _corrected(text: str) -> str:
+    words = text.split()
+    if len(words) > 1 and all(word[0].isalpha() and re.fullmatch(_NAME, word) for word in words):
+        return f"Write each as an argument of its own: {' '.join(words)}"
+    cleaned = text.strip()
+    for pattern, replacement in _CORRECTIONS:
+        cleaned = re.sub(pattern, replacement, cleaned)
+    if cleaned != text.strip() and _PLAIN.fullmatch(cleaned):
+        return f"Write {cleaned}"
     slip = re.fullmatch(_SLIP, text)
     if slip is None or not is_version(slip["version"].removesuffix(".*")):
         return "Write a name, or a name and versions: apex, torch>=2.4, rocm==6.2.*"

@@ -313,11 +313,12 @@ def parse_specifier(text: str) -> Specifier:
 
     Examples
     --------
-    >>> [str(parse_specifier(text)) for text in ("6.2", "6.2.*", "2.5.1", ">=3.11")]
+    >>> [str(parse_specifier(text)) for text in ("6.2", "v6.2", "2.5.1", ">=3.11")]
     ['==6.2.*', '==6.2.*', '==2.5.1', '>=3.11']
     """
     typed = text = text.strip()
     if _BARE_VERSION.fullmatch(text):
+        text = text.removeprefix("v")
         short = text.count(".") <= 1 and text.replace(".", "").isdigit()
         text = f"=={text}.*" if short else f"=={text}"
     specifier = specifier_or_none(text) if len(text) <= _LONGEST else None

@@ -298,7 +298,7 @@ def output_path(text: str) -> Path:
         raise UsageError(msg, hint="Use -o /dev/stdout for stdout, or -o ./- for a file of this name.")
     if not path.parent.exists():
         msg = f"The directory {path.parent} does not exist."
-        raise UsageError(msg, hint="Create it with `mkdir -p`, or name another file with -o.")
+        raise UsageError(msg, hint="Create it with `mkdir -p`, or name another path.")
     return path
 
 
@@ -321,7 +321,9 @@ def normalized_name(text: str) -> str:
 def positive(text: str) -> int:
     """Convert a text to a whole number above 0."""
     if not (text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{shorten(text)!r} is not a whole number above 0")
+        number = re.match(r"[1-9]\d*", text)
+        write = f": write {number[0]}" if number else ""
+        raise argparse.ArgumentTypeError(f"{shorten(text)!r} is not a whole number above 0{write}")
     return int(text)
 
 

@@ -122,7 +122,9 @@ def explanation(context: Context) -> ExplainDocument:
         return ExplainDocument(picks=picks, rejected=[], rejected_more=0, problems=[])
     if not picks:
         msg = f"{args.lock} does not contain {shorten(requirement.name)!r}."
-        raise UsageError(msg, hint=did_you_mean(requirement.name, [pick.name for pick in lock.picks]))
+        names = [pick.name for pick in lock.picks]
+        parts = [name for name in names if requirement.name in name.split("-")]
+        raise UsageError(msg, hint=did_you_mean(parts[0] if len(parts) == 1 else requirement.name, names))
     follows = any(pick.alias_of or pick.comes_with_image for pick in picks)  # from torch, or from the image
     rejected, more = ([], 0) if follows else _rejected(context, requirement)
     return ExplainDocument(

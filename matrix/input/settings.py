@@ -182,7 +182,11 @@ def read_file(path: Path, *, of_user: bool = False) -> dict[str, Any]:
         data = tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         line = re.search(r"\(at line (\d+)", str(error))
-        raise UsageError(f"Cannot read {path}{f':{line[1]}' if line else ''}: {error}.") from None
+        msg = f"Cannot read {path}{f':{line[1]}' if line else ''}: {error}."
+        hint = 'Texts need quotes, as in: requirements = ["apex", "torch>=2.4"]' if line else ""
+        if isinstance(error, UnicodeDecodeError):
+            msg, hint = f"Cannot read {path}: it is not UTF-8 text.", "Save it as UTF-8."
+        raise UsageError(msg, hint=hint) from None
     fields = {field.encode_name: field.name for field in msgspec.structs.fields(Settings)}
     for key in data:
         if key not in fields:

@@ -69,7 +69,7 @@ def differences_text(changes: Sequence[Consequence], sides: tuple[str, str], scr
         [change.name for change in ordered if not (change.after, change.before)[number]] for number in (0, 1)
     ]
     counts = [f"{len(names)} only in {side}" for names, side in zip(only, sides, strict=True) if names]
-    differ = f"{counted(len(both), 'version')} differ{'' if len(both) > 1 else 's'}"
+    differ = f"{counted(len(both), 'version')} differ{'s' if len(both) == 1 else ''}"
     lines = [screen.wrapped(f"{' -> '.join(sides)}: {', '.join([differ, *counts])}"), ""]
     rows = [
         [

@@ -324,7 +324,12 @@ def check_target(catalog: Catalog, target: Target) -> None:
         for name in names:
             if name is not None and name not in rows:
                 msg = f"The catalog has no {kind} {shorten(name)!r}."
-                raise UsageError(msg, hint=did_you_mean(name, rows))
+                hint = did_you_mean(name, rows)
+                images = [row.image for row in catalog.site_image.values() if row.site == target.site]
+                if kind == "base image" and images and not hint.startswith("Did"):
+                    listed = ", ".join(images[-3:])
+                    hint = f"{target.site} has {listed} and others. Or name a file on this machine."
+                raise UsageError(msg, hint=hint)
 
 
 def check_architectures(catalog: Catalog, names: Iterable[str]) -> None:
