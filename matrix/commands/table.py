@@ -18,7 +18,9 @@ from matrix.show.render import PLAIN
 from matrix.show.resolution_text import show_conflict
 from matrix.show.table_formats import answer_of, newest_rows, to_csv, to_json, to_summary, to_text
 from resolver.answers.table import Table, TableRow
+from resolver.compiling.names import wheels_for_rocm
 from resolver.model import Conflict
+from resolver.versions import join_words
 
 if TYPE_CHECKING:
     import argparse
@@ -77,6 +79,12 @@ def execute(context: Context) -> int:
         console.info("\nA dash followed by a name: no version works, because of facts about that component.")
     elif args.format == "table":
         console.info("\nThis is the newest torch of each ROCm. Everything: `matrix table --all`")
+    names = {column.name for column in table.columns}
+    for name in sorted(names) if args.format == "table" and table.request.target.backend == "rocm" else ():
+        row = wheels_for_rocm(context.catalog, name)
+        if row and not names & {*row.by}:
+            others = join_words(row.by, joiner="and")
+            console.info(f"{name} is compiled. If its wheels fit, `matrix resolve` takes them: {others}.")
     return 0
 
 

@@ -73,6 +73,14 @@ def test_limits_select_rows(capsys: Capture) -> None:
     assert not any(row["torch"].startswith("2.7") for row in rows)
 
 
+def test_wheels_of_another_name_are_named(capsys: Capture) -> None:
+    """The cells of cupy are what is compiled."""
+    assert main(["table", "cupy", "--site", "lumi-g"]) == 0
+    assert "takes them: cupy-rocm-7-0." in capsys.readouterr().err
+    assert main(["table", "cupy", "cupy-rocm-7-0", "--site", "lumi-g"]) == 0
+    assert "takes them" not in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_cell_equals_resolve(capsys: Capture) -> None:
     rows = run_json(capsys, *ASKED, "--all")["rows"]
