@@ -446,8 +446,10 @@ def build(
     request = resolution.request
     catalog = load_catalog(Settings(site=request.site_file or None, catalog=list(request.catalogs)))
     catalog = with_releases_of(catalog, resolution)
-    cpu = cpu or catalog.site[resolution.target.site].cpu
-    build_host = find_build_host(resolution, names, kind=runtime, image=base_image, python=python, cpu=cpu)
+    site = catalog.site[resolution.target.site]
+    build_host = find_build_host(
+        resolution, names, kind=runtime, image=base_image, python=python, cpu=cpu, site=site
+    )
     tasks = plan(resolution, catalog, index, build_host, names)
     missing = {task.build_key: task for task in tasks if task.wheel is None}
     check_build_hosts(missing.values())

@@ -27,7 +27,7 @@ from builders.recipes import with_ops
 from builders.sources import patches_of
 from builders.wheels.labelling import alias_requirement
 from resolver.errors import EnvironmentLacksError, LockError
-from resolver.facts.schema import Recipe, Torch
+from resolver.facts.schema import Recipe, Site, Torch
 from resolver.requirements import TRITON_NAMES
 from resolver.versions import minor
 
@@ -76,11 +76,18 @@ class BuildHost(msgspec.Struct, frozen=True):
             raise EnvironmentLacksError(msg, hint=hint)
 
 
-def local_build_host(version: str, *, given: Path | None = None, cpu: str = "") -> BuildHost:
-    """Return this machine as the build host; `given` is the prefix of a Python that the user chose."""
+def local_build_host(
+    version: str, *, given: Path | None = None, cpu: str = "", site: Site | None = None
+) -> BuildHost:
+    """Return this machine as the build host; `given` is the prefix of a Python that the user chose.
+
+    The modules of `site` are loaded, if this machine has them.
+    """
     runtime = HostRuntime()
+    modules = site.build_modules if site else ()
+    loaded = host.load_modules(modules, (*site.build_variables.items(),)) if site and modules else {}
     python = find_python(runtime, version, given=given)
-    identity = {
+    identity: dict[str, Any] = {
         "runtime": "host",
         **python.identity,
         "compiler": host.compiler_identity(),
@@ -88,7 +95,10 @@ def local_build_host(version: str, *, given: Path | None = None, cpu: str = "") 
         "glibc": host.glibc_version(),
         "cpu": cpu or host.cpu_identity(),
     }
-    variables = {"CXX": os.environ["CXX"]} if os.environ.get("CXX") else {}
+    if site and loaded:  # other variables differ between users
+        identity["modules"] = loaded.get("LOADEDMODULES", "").split(":")
+        identity["variables"] = {name: loaded[name] for name in sorted(site.build_variables)}
+    variables = loaded | ({"CXX": os.environ["CXX"]} if os.environ.get("CXX") else {})
     return BuildHost(runtime, python, identity, cpu=cpu, variables=variables)
 
 
@@ -135,11 +145,14 @@ def find_build_host(
     image: str | None = None,
     python: Path | None = None,
     cpu: str = "",
+    site: Site | None = None,
 ) -> BuildHost:
     """Return the build host for `names` of a lock, all if empty; None as `kind` selects a runtime.
 
+    Without `cpu`, host code is compiled for the CPU of the `site`.
     `image` is the value of ``--base-image``: the location of the lock's image, if it is a path.
     """
+    cpu = cpu or (site.cpu if site else "")
     built = lock.built(names)
     if built and all(pick.alias_of for pick in built):
         return _writing_host()
@@ -147,7 +160,7 @@ def find_build_host(
     is_pure = all(pick.alias_of or pick.is_pure_source for pick in built)
     on_host = lock.target.backend == "cpu" or (is_pure and (kind == "host" or locked is None))
     if on_host and kind in {None, "host"}:
-        return local_build_host(version, given=python, cpu=cpu)
+        return local_build_host(version, given=python, cpu=cpu, site=site)
     if locked is None and lock.target.backend == "cpu":
         choose_runtime(kind, None)  # raises: a container requires an image
     if locked is None:

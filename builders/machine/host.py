@@ -10,11 +10,14 @@ import shutil
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from builders.findings import Finding
-from resolver.errors import EnvironmentLacksError
-from resolver.versions import sort_key
+from builders.machine.process import run
+from resolver.errors import CommandError, EnvironmentLacksError
+from resolver.versions import join_words, sort_key
 
 _GIB = 2**30
 _MIB = 2**20
@@ -22,7 +25,7 @@ _LAUNCHERS = {"ccache", "sccache", "distcc"}
 
 _SYSTEM = ("/usr/bin", "/bin", "/usr/sbin", "/sbin")
 _TOOL = re.compile(
-    r"(?:\w+-)*(?:cc|c\+\+|gcc|g\+\+|clang|clang\+\+|gfortran|flang|cpp|ld|lld)(?:[-.].*)?|ar|as|nm|ranlib|strip|objcopy"
+    r"(?:\w+-)*(?:cc|CC|ftn|c\+\+|gcc|g\+\+|clang|clang\+\+|gfortran|flang|cpp|ld|lld)(?:[-.].*)?|ar|as|nm|ranlib|strip|objcopy"
     r"|g?make|cmake|ctest|ninja|meson|pkg-config|git|patch|patchelf|m4|bison|flex|swig|[ny]asm|rustc|cargo"
     r"|ccache|sccache|mpi(?:cc|c\+\+|cxx|CC|fort|f77|f90|run|exec)"
 )
@@ -195,6 +198,57 @@ def compiler() -> Path | None:
     else:
         path = shutil.which("g++") or shutil.which("c++")
     return Path(path) if path else None
+
+
+_LOAD = """
+type module >/dev/null 2>&1 || exit 0
+missing=
+for name; do module is-avail "$name" >/dev/null 2>&1 || missing="$missing $name"; done
+exec 3>"$0"
+printf '%s\\0\\0' "$missing" >&3
+env -0 >&3
+printf '\\0' >&3
+[ -z "$missing" ] || exit 0
+module load "$@" >&2 && env -0 >&3
+"""
+"""Loads modules; a login shell defines the command."""
+_MODULES_HINT = "If the site has newer ones, write a [[site]] row with its build-modules (--catalog FILE)."
+_REFERENCE = re.compile(r"\$\{(\w+)\}")
+
+
+@cache
+def load_modules(modules: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """Load a site's modules into this process, and return the variables that builds need besides PATH.
+
+    Empty on a machine that has none of the modules, which is not one of the site. Raise
+    `EnvironmentLacksError` if a module is missing or cannot be loaded.
+    """
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "environments")
+        try:
+            line = ["bash", "-lc", _LOAD, str(file), *modules]
+            run(line, what="Loading the site's modules", log=Path(folder, "log"), env=dict(os.environ))
+        except CommandError as error:
+            reason = "; ".join(error.lines)
+            msg = f"The modules that wheels are compiled with here cannot be loaded: {reason}"
+            raise EnvironmentLacksError(msg, hint=_MODULES_HINT) from None
+        text = file.read_text(errors="replace") if file.exists() else ""
+    missing, *environments = text.split("\0\0")
+    lacking = missing.split()
+    if not environments or lacking == [*modules]:
+        return {}
+    if lacking:
+        msg = f"Wheels are compiled with modules here, but there is no {join_words(lacking, joiner='and')}."
+        raise EnvironmentLacksError(msg, hint=_MODULES_HINT)
+    before, after = ({*text.split("\0")} for text in environments)
+    lines = sorted(line for line in after - before if not line.startswith("BASH_"))
+    changed = {name: value for name, _, value in (line.partition("=") for line in lines)}
+    os.environ["PATH"] = changed.pop("PATH", os.environ["PATH"])
+    known = {**os.environ, **changed}
+    named = {name: _REFERENCE.sub(lambda match: known.get(match[1], ""), value) for name, value in variables}
+    if not os.environ.get("CXX"):  # the user's own comes first
+        os.environ["CXX"] = named.get("CXX", "")
+    return changed | named
 
 
 def compiler_identity() -> str:

@@ -71,7 +71,8 @@ def wheels_of_lock(
             kind=options.get("where"),
             image=options.get("base_image"),
             python=options.get("python_from"),
-            cpu=options.get("cpu") or catalog.site[lock.target.site].cpu,
+            cpu=options.get("cpu") or "",
+            site=catalog.site[lock.target.site],
         )
         tasks = plan(lock, catalog, index, build_host, several)
     except MatrixError as error:

@@ -112,9 +112,15 @@ def build_host_of(
     lock: Resolution, catalog: Catalog, args: argparse.Namespace, names: Sequence[str] = ()
 ) -> BuildHost:
     """Return the build host for a lock that the options choose."""
-    cpu = args.cpu or catalog.site[lock.target.site].cpu
+    site = catalog.site[lock.target.site]
     return find_build_host(
-        lock, names, kind=args.where, image=args.base_image, python=args.python_from, cpu=cpu
+        lock,
+        names,
+        kind=args.where,
+        image=args.base_image,
+        python=args.python_from,
+        cpu=args.cpu or "",
+        site=site,
     )
 
 

@@ -236,6 +236,10 @@ class Site(Row, frozen=True, kw_only=True):
     """The oldest CPU of its compute nodes, as compilers name it (``-march``); empty if not known."""
     cluster: str = ""
     """Slurm's name of its cluster, by which a machine of the site is recognised; empty if not known."""
+    build_modules: tuple[str, ...] = ()
+    """Modules to load before wheels are compiled on a machine of the site, outside of images."""
+    build_variables: dict[str, str] = {}
+    """Variables of these builds, with ``${NAME}`` for those of the modules."""
     seen: datetime.date | None = None
     """The day of the newest source that says what the site has; None for what does not change."""
 

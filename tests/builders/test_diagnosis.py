@@ -59,6 +59,28 @@ def diagnose_text(lines: Iterable[str], context: DiagnosisContext | None = None)
     return read(io.BytesIO("\n".join(lines).encode()), context).findings
 
 
+CHECK_BUILD = """\
+Horovod v0.28.1:
+
+Available Frameworks:
+    [{tensorflow}] TensorFlow
+    [{torch}] PyTorch
+    [ ] MXNet
+
+Available Controllers:
+    [{mpi}] MPI
+    [X] Gloo
+
+Available Tensor Operations:
+    [ ] NCCL
+    [ ] DDL
+    [ ] CCL
+    [{mpi}] MPI
+    [X] Gloo
+"""
+"""What `horovodrun --check-build` prints."""
+
+
 def diagnosed(source: IO[bytes]) -> list[Finding]:
     return read(source).findings
 
@@ -134,7 +156,7 @@ def test_pattern_has_a_log_or_a_line() -> None:
     samples += [line for given in CONTEXTS.values() for line in given["lines"]]
     samples += WITH_OTHERS.values()
     samples += [TRAINING, *(given["line"] for given in SEEN if given["row"] != "harmless")]
-    samples += [*MEMBERS, IN_SCRIPT]
+    samples += [*MEMBERS, IN_SCRIPT, CHECK_BUILD.format(torch=" ", tensorflow="X", mpi=" ")]
     everything = io.BytesIO("\n".join(samples).encode())
     seen = scan(everything, known_failures())
     assert [text for text in known_failures().patterns if text not in seen] == []
@@ -819,3 +841,20 @@ def test_large_hostile_log_is_read_in_bounded_time(line: str) -> None:
     reading = read(io.BytesIO(text))
     assert time.process_time() - start < 20
     assert len(reading.unknown) <= 3
+
+
+@pytest.mark.parametrize(
+    ("torch", "tensorflow", "mpi", "expected"),
+    [
+        ("X", " ", "X", set()),
+        (" ", " ", "X", {"horovod-without-torch"}),
+        (" ", "X", "X", set()),
+        (" ", " ", " ", {"horovod-without-torch", "horovod-without-mpi"}),
+    ],
+)
+def test_answer_of_horovodrun_check_build_is_judged(
+    torch: str, tensorflow: str, mpi: str, expected: set[str]
+) -> None:
+    """The form is that of ARCHER2's instructions, of horovod 0.28.1."""
+    text = CHECK_BUILD.format(torch=torch, tensorflow=tensorflow, mpi=mpi)
+    assert {finding.id for finding in read(io.BytesIO(text.encode())).findings} == expected
