@@ -236,6 +236,8 @@ def test_layer_holds_only_what_the_image_lacks(user: User) -> None:
     good(ran)
     assert ran.stdout.startswith("/opt/venv/lib/")
 
+    bind_environment(user)
+
     kept[1] = str(user.rig.image)
     good(make("einops", out="no-torch.sqsh"))
     assert {pick.name for pick in read_lock(user.work / "no-torch.lock").distributions} == {"einops"}
@@ -254,6 +256,21 @@ def test_layer_holds_only_what_the_image_lacks(user: User) -> None:
     assert hidden.returncode == 1, hidden.stdout + hidden.stderr
     assert "/opt/venv/lib/python3.11/site-packages/triton.py of triton-rocm" in hidden.stdout
     assert (user.work / "x.sqsh").read_bytes() == first
+
+
+def bind_environment(user: User) -> None:
+    """Bind a virtual environment to the layer: its Python sees what is in the layer and in the image."""
+    run = user.work / "x.sqsh.files" / "run.sh"
+    good(user.matrix("env", "--for", "module", "--lock", "x.lock", "--environment", str(run), "-o", "x.lua"))
+    good(user.run("x.bin/python", "-m", "venv", "--without-pip", "mine"))
+    good(user.run("x.bin/extend-venv-activate", "mine"))
+    program = "import sys, einops, numpy; print(sys.prefix, einops.__file__, numpy.__file__)"
+    ran = user.run("mine/bin/python", "-c", program, MATRIX_ENVIRONMENT=str(run))
+    good(ran)
+    prefix, of_layer, of_image = ran.stdout.split()
+    assert prefix == str(user.work / "mine")
+    assert of_layer.startswith("/user-software/lib/")
+    assert of_image.startswith("/opt/venv/lib/")
 
 
 SETUP = """

@@ -6,13 +6,13 @@ command -v mksquashfs >/dev/null || fail "mksquashfs is not on PATH (package squ
 @STOPPABLE@
 new=$packed.new-$$
 trap 'rm -f -- "$new"' EXIT
-# zstd is read several times as fast as gzip. One time for everything makes packing twice give the same bytes.
+# Measured: docs/howto/lumi-ai-factory.md#compression. One time for everything makes packing twice give the same bytes.
 compression=()
 help=$({ mksquashfs -help; mksquashfs -help-all; } 2>&1) || : # it fails although it prints the help
 case $help in *zstd*) compression=(-comp zstd) ;; esac
 export SOURCE_DATE_EPOCH=@EPOCH@
 # The file keeps the rights that the umask gives it. Whoever may read it can read all files in it, whatever their owner.
-stoppable mksquashfs "$venv" "$new" -noappend -no-progress "${compression[@]}" -processors 1 -no-xattrs -all-root -action 'chmod(a+rX)@true' ||
+stoppable mksquashfs "$venv" "$new" -noappend -no-progress "${compression[@]}" -b 1048576 -processors 1 -no-xattrs -all-root -action 'chmod(a+rX)@true' ||
     fail "mksquashfs failed (see above); $venv has not changed"
 mv -f -- "$new" "$packed"
 # run.sh uses the directory if it exists, so a half-removed directory must not have this name.
