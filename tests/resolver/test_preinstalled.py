@@ -350,8 +350,14 @@ def test_content_of_image_is_not_built_again(name: str, catalog: Catalog) -> Non
     assert image.holds.items() <= {pick.name: pick.version for pick in answer.distributions}.items()
 
 
-@pytest.mark.parametrize("text", REQUESTS)
-@pytest.mark.parametrize("image", [None, *IMAGES])
+@pytest.mark.parametrize(
+    ("image", "text"),
+    [
+        pytest.param(image, text, marks=pytest.mark.slow if (row + column) % 2 else [])
+        for row, image in enumerate([None, *IMAGES])
+        for column, text in enumerate(REQUESTS)
+    ],
+)
 def test_note_about_content_of_image_gives_fewer_builds(
     catalog: Catalog, text: str, image: str | None
 ) -> None:
