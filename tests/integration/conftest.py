@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from tests.rig.rig import Rig
 from tests.support.built import Built, kill_build, matrix
-from tests.support.commands import pip_environment
+from tests.support.commands import new_environment, pip_environment
 from tests.support.fusedtiny import Repository, make_repository
 from tests.support.site import MakeSite, Site, make_site
 from tests.support.web_server import web_server
@@ -59,8 +58,7 @@ def fresh_environment(tmp_path: Path) -> Callable[..., Path]:
     """Create a virtual environment, and install into it with pip; return its Python."""
 
     def make(*arguments: str) -> Path:
-        python = tmp_path / "fresh" / "bin" / "python"
-        subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "fresh")], check=True)
+        python = new_environment(tmp_path / "fresh")
         command = [str(python), "-m", "pip", "install", "-qq", "--no-compile", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=pip_environment())
         assert done.returncode == 0, done.stderr

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from builders.sources import index_url
 from matrix.api import write_lock
 from matrix.cli import main
 from tests.support.aliases import OWN, PINNED, lock_with_alias
+from tests.support.commands import new_environment
 from tests.support.tiny import tiny_wheel
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -26,34 +27,35 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def requirements(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the alias, and write the requirements for pip.
 
     The index of the other wheels has a newer triton, as PyPI has.
     """
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    other = Index(tmp_path / "other")
-    lock = lock_with_alias(tmp_path / "files", index=other.simple.as_uri())
-    write_lock(lock, tmp_path / "matrix.lock")
-    tiny_wheel(tmp_path / "files", "triton", "99.0")
-    for wheel in (tmp_path / "files").glob("*.whl"):
-        other.publish(wheel, {})
-    assert main(["build-wheels"]) == 0
-    assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
-    subprocess.run([sys.executable, "-m", "venv", "env"], check=True)
-    return tmp_path
+    folder = tmp_path_factory.mktemp("alias")
+    other = Index(folder / "other")
+    with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        write_lock(lock_with_alias(folder / "files", index=other.simple.as_uri()))
+        tiny_wheel(folder / "files", "triton", "99.0")
+        for wheel in (folder / "files").glob("*.whl"):
+            other.publish(wheel, {})
+        assert main(["build-wheels"]) == 0
+        assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
+    return folder / "requirements.txt"
 
 
 @pytest.mark.parametrize("dependencies", [True, False])
 @pytest.mark.parametrize("installer", ["pip", "uv"])
-def test_alias_is_the_only_other_triton(work: Path, installer: str, *, dependencies: bool) -> None:
-    python = str(work / "env" / "bin" / "python")
+def test_alias_is_the_only_other_triton(
+    requirements: Path, tmp_path: Path, installer: str, *, dependencies: bool
+) -> None:
+    python = str(new_environment(tmp_path / "env"))
     install = [python, "-m", "pip"] if installer == "pip" else [uv.find_uv_bin(), "pip"]
     options = ["--python", python, "--index-url", index_url()] if installer == "uv" else []
     options += [] if dependencies else ["--no-deps"]
-    done = run(*install, "install", *options, "-r", "requirements.txt")
+    done = run(*install, "install", *options, "-r", str(requirements))
     assert done.returncode == 0, done.stderr
     listed = json.loads(run(python, "-m", "pip", "list", "--format", "json").stdout)
     versions = {row["name"]: row["version"] for row in listed}

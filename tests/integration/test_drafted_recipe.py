@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.rig.rig import Rig
 from tests.support.built import matrix
+from tests.support.commands import new_environment
 from tests.support.fusedtiny import Repository
 from tests.support.site import Site
 
@@ -34,8 +34,7 @@ def test_distributions_without_wheels_are_built_and_installed(tmp_path: Path) ->
     options = [line for line in requirements if line.startswith("--extra-index-url")]
     (tmp_path / "ours.txt").write_text("\n".join([*options, "--only-binary :all:", *ours]))
     environment = tmp_path / "environment"
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    python, file = str(environment / "bin" / "python"), str(tmp_path / "ours.txt")
+    python, file = str(new_environment(environment)), str(tmp_path / "ours.txt")
     subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", "-r", file], check=True)
     subprocess.run([python, "-c", "import docopt, antlr4, ihm._format"], check=True)
     assert len(list(environment.glob("lib/*/site-packages/torchlpc/_C*.so"))) == 1

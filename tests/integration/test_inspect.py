@@ -14,7 +14,7 @@ import pytest
 
 from tests.rig.rig import Rig
 from tests.support.built import matrix
-from tests.support.commands import pip_environment
+from tests.support.commands import new_environment, pip_environment
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 WHEELS = ("numpy==2.2.6", "markupsafe", "pyyaml", "psutil", "msgspec", "zstandard", "rich")
@@ -54,7 +54,7 @@ def test_image_of_the_rig_is_read_without_being_started(rig: Rig) -> None:
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install real wheels with compiled objects."""
     folder = tmp_path_factory.mktemp("real") / "env"
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    new_environment(folder)
     line: list[str | Path] = [
         folder / "bin/python",
         "-m",
@@ -116,8 +116,7 @@ def test_repaired_environment_is_installed_and_verified(tmp_path: Path) -> None:
     document = inspected(tmp_path, "freeze.txt", *options, code=0)
     assert {row["before"].split()[0] for row in document["changes"]} >= {"torch", "nvidia-nccl-cu12"}
     repaired = tmp_path / "repaired"
-    python = repaired / "env" / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", repaired / "env"], check=True)
+    python = new_environment(repaired / "env")
     line: list[str | Path] = [
         python,
         "-m",

@@ -20,6 +20,7 @@ from matrix.api import write_lock
 from matrix.cli import main
 from resolver.indexes import File
 from resolver.lock import dumps, read_lock
+from tests.support.commands import new_environment
 from tests.support.locks import lock_of, locked_pick
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -74,11 +75,6 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock_text: str) -> Pat
     return tmp_path
 
 
-def new_environment(name: str) -> str:
-    subprocess.run([sys.executable, "-m", "venv", name], check=True)
-    return str(Path(name, "bin", "python").absolute())
-
-
 def installed(python: str) -> set[str]:
     done = run(python, "-m", "pip", "list", "--format", "freeze")
     return {line.lower() for line in done.stdout.split() if not line.startswith(("pip==", "setuptools=="))}
@@ -93,7 +89,7 @@ def expected(lock_text: str) -> set[str]:
 def test_hashes_are_accepted(work: Path, lock_text: str, installer: str) -> None:
     del work
     assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
-    python = new_environment("env")
+    python = str(new_environment(Path("env")))
     if installer == "pip":
         command = [python, "-m", "pip", "install", "-q", "--no-deps"]
     else:
@@ -110,7 +106,7 @@ def test_wheelhouse_needs_no_index(work: Path, lock_text: str, installer: str) -
     consumer = "pip" if installer != "pylock" else "pylock"
     assert main(["env", "--for", consumer, "--wheelhouse", "wheels", "-o", "."]) == 0
     assert main(["farm", "fetch", "--offline"]) == 0
-    python = new_environment("env")
+    python = str(new_environment(Path("env")))
     file = "pylock.toml" if installer == "pylock" else "requirements.txt"
     if installer == "pip":
         command = [python, "-m", "pip", "install", "-q", "--no-deps", "-r", file]
@@ -143,7 +139,7 @@ def test_file_that_changed_is_refused(work: Path) -> None:
     write_lock(replace(lock, picks=picks))
     assert main(["farm", "fetch", "click"]) == 1
     assert main(["env", "--for", "pip", "-o", "requirements.txt"]) == 0
-    python = new_environment("env")
+    python = str(new_environment(Path("env")))
     done = run(python, "-m", "pip", "install", "-q", "--no-deps", "-r", "requirements.txt")
     assert done.returncode == 1
     assert "hash" in done.stderr.lower()

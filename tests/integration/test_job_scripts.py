@@ -17,7 +17,7 @@ import pytest
 
 from tests.rig.slurm import PARTITION, Slurm, cluster
 from tests.support.built import matrix
-from tests.support.commands import pip_environment
+from tests.support.commands import new_environment, pip_environment
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 JOB = """schema = 1
@@ -57,8 +57,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Create an environment with torch for the CPU; return its Python."""
-    path = tmp_path_factory.mktemp("fresh") / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", str(path.parents[1])], check=True)
+    path = new_environment(tmp_path_factory.mktemp("fresh"))
     command = [str(path), "-m", "pip", "install", "-qq", "--no-compile", "torch==2.13.0"]
     subprocess.run(command, check=True, env=pip_environment())
     return path

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -39,6 +42,24 @@ def system_programs(*hidden: str) -> Path:
         if path.name not in hidden:
             (folder / path.name).symlink_to(path)
     return folder
+
+
+def new_environment(folder: Path) -> Path:
+    """Create a virtual environment with a pip, and return its Python.
+
+    ``python -m venv`` installs pip anew each time, which takes some seconds; here it does so only once.
+    """
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    shutil.copytree(_packages_with_pip(), packages, dirs_exist_ok=True)
+    return folder.absolute() / "bin" / "python"
+
+
+@cache
+def _packages_with_pip() -> Path:
+    subprocess.run([sys.executable, "-m", "venv", Path(_folder.name, "seed")], check=True)
+    (packages,) = Path(_folder.name, "seed").glob("lib/python3*/site-packages")
+    return packages
 
 
 def pip_environment() -> dict[str, str]:
