@@ -248,13 +248,21 @@ def _link(source: Path, target: Path) -> None:
     target.chmod(0o644)
 
 
+def _link_or_copy(source: str, target: str) -> None:
+    """Link a file that no test changes: each process of the tests would copy 200 MB."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 def copy_site(target: Path) -> None:
-    """Copy the project and its dependencies, because the user cannot read root's directories.
+    """Copy the project and link its dependencies, because the user cannot read root's directories.
 
     The copy has all bytecode: the user cannot write it, and would compile all modules again for each command.
     """
     skipped = shutil.ignore_patterns(*_UNUSED)
-    shutil.copytree(sysconfig.get_path("purelib"), target, ignore=skipped)
+    shutil.copytree(sysconfig.get_path("purelib"), target, ignore=skipped, copy_function=_link_or_copy)
     for name in ("resolver", "builders", "matrix"):
         shutil.copytree(PROJECT / name, target / name, ignore=skipped, dirs_exist_ok=True)
         compileall.compile_dir(target / name, quiet=2)
