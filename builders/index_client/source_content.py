@@ -53,7 +53,7 @@ _LARGEST_OBJECT = 1 << 26  # bytes of a member, which may be a shared object
 _LARGEST_UNPACKED = 1 << 28  # bytes of all members that are read
 _UNREAD = Content(
     "",
-    "there is no wheel, and the source was not read",
+    "it is built from source, and the source was not read",
     source=SourceClass("unread", f"it is larger than {_LARGEST_SOURCE // 1_000_000} MB"),
 )
 """The content of a large sdist."""
@@ -109,7 +109,7 @@ def read_source(filename: str, content: BinaryIO) -> Content:
             facts = learn_source(top)
         except UsageError as error:
             reason = error.message.replace(f"{top}/", "its ").replace(f"{top}", "its source").rstrip(".")
-            return Content("", f"there is no wheel, and {reason}", source=SourceClass("unread", reason))
+            return Content("", f"it is built from source, and {reason}", source=SourceClass("unread", reason))
         recipes = draft_recipes(facts, filename)
         scripts = {name: _text(top / name) for name in sorted(_SCRIPTS) if (top / name).is_file()}
         code = (path for path in top.rglob("*.py") if path != top / "setup.py" and path.is_file())
@@ -119,7 +119,7 @@ def read_source(filename: str, content: BinaryIO) -> Content:
         broken = f"is a placeholder: its {source.evidence}"
         return Content(broken, broken=broken, source=source)
     if not has_code and not compiled and not any(map(_REQUIRES.search, scripts.values())):
-        text = "there is no wheel, and its source has no code: it may be a placeholder"
+        text = "it is built from source, and its source has no code: it may be a placeholder"
         return Content("", text, source=source, recipes=recipes)
     return replace(_judge(filename, compiled, scripts, facts), source=source, recipes=recipes)
 
@@ -168,7 +168,7 @@ def _judge(filename: str, compiled: list[str], scripts: dict[str, str], facts: S
         hip = "mentions" if facts.mentions_hip else "does not mention"
         listed = join_words(kernels, most=MOST_NAMED, joiner="and")
         return Content(
-            "", f"there is no wheel, and its source has code for CUDA or HIP ({listed}); it {hip} HIP"
+            "", f"it is built from source, and its source has code for CUDA or HIP ({listed}); it {hip} HIP"
         )
     name = filename.rpartition("-")[0]
     texts = {**{path: path for path in (name, *compiled)}, **scripts}
@@ -176,7 +176,7 @@ def _judge(filename: str, compiled: list[str], scripts: dict[str, str], facts: S
     if signs:
         path, word = next(iter(signs.items()))
         where = f"the name of {path}" if path == word or path not in scripts else f"its {path}"
-        return Content("", f"there is no wheel, and {where} has the word {word}")
+        return Content("", f"it is built from source, and {where} has the word {word}")
     if compiled:
         return Content(f"its {len(compiled)} sources and its build scripts name nothing of a GPU")
     return Content("")

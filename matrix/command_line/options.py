@@ -96,7 +96,8 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--no-prebuilt",
         action="store_true",
-        help="build packages that have a recipe, even if others publish wheels",
+        help="build packages that have a recipe, and requested ones that have an sdist, instead of taking "
+        "compiled wheels of others",
     )
     group.add_argument(
         "--no-network-plugin",

@@ -311,7 +311,7 @@ def _warnings(answer: Answer) -> Iterator[Notice]:
             yield Notice("needs-newer-patch", pick.name, text)
         if pick.support == "inferred":
             text = (
-                f"{pick.name} {pick.version} has no wheel for {answer.environment}, and its build may change "
+                f"{pick.name} {pick.version} is built from source for {answer.environment}, which may change "
                 "its requirements. Those that its files state were used."
             )
             yield Notice("metadata-of-sdist", pick.name, text)

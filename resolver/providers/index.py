@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from resolver.errors import EnvironmentLacksError, SourceError, UsageError
 from resolver.facts import schema
 from resolver.indexes import InstalledFiles, files_of, uploaded_by
@@ -30,6 +32,20 @@ _ONLY_AMD = (
 )
 
 
+class _Sources(msgspec.Struct, frozen=True):
+    """A release of which only the sdist counts."""
+
+    version: str
+    files: Sequence[File]
+
+
+def _without_wheels(release: ProjectRelease) -> ProjectRelease:
+    """Return a release without its compiled wheels, if it has an sdist."""
+    sources = [file for file in release.files if not file.name.endswith(".whl")]
+    is_pure = any(file.name.endswith("-any.whl") for file in release.files)
+    return _Sources(release.version, sources) if sources and not is_pure else release
+
+
 class IndexProvider:
     """Releases of indexes with their metadata; `applies` tests a marker for any Python of the request."""
 
@@ -48,6 +64,7 @@ class IndexProvider:
         self._installed = installed_versions(catalog, request)
         stated = (*request.requirements, *request.constraints, *request.overrides)
         self._direct = by_name(requirement for requirement in stated if requirement.url)
+        self._to_build = {one.name for one in request.requirements if request.no_prebuilt}
 
     def candidates(self, name: str, torches: Iterable[Candidate] = ()) -> Sequence[ProjectRelease] | None:
         """Return the releases of a project, newest first; None if no index has it.
@@ -65,6 +82,8 @@ class IndexProvider:
                 [release for release in project.releases if release.version == installed] if project else []
             )
             return same or [InstalledFiles(installed)]
+        if project and name in self._to_build - self._catalog.package.keys():
+            return [_without_wheels(release) for release in project.releases]
         return project.releases if project else None
 
     def requirements(self, files: Sequence[File], candidate: Candidate | None = None) -> Metadata | None:

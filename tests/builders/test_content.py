@@ -569,7 +569,7 @@ def test_large_source_and_commit_are_not_read(
 ) -> None:
     content = client(serve, tmp_path / "cache").content(File(name, f"{serve.url}/{name}", size=size), None)
     assert content is not None
-    assert content.unread == "there is no wheel, and the source was not read"
+    assert content.unread == "it is built from source, and the source was not read"
     assert content.source is not None
     assert content.source.kind == "unread"
 

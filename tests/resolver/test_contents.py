@@ -158,7 +158,7 @@ def test_one_line_names_what_is_not_judged(catalog: Catalog) -> None:
     resolution = found(catalog, projects, "a b c d")
     assert resolution is not None
     lines = [text for text in resolution.warnings if text.startswith("Not judged")]
-    source = "there is no wheel, and the source was not read"
+    source = "it is built from source, and the source was not read"
     assert lines == [f"Not judged: a, d (a.so is larger than 40 MB); c ({source})."]
 
 
@@ -411,6 +411,24 @@ def test_library_of_an_extra_is_needed(
 # Sdists.
 
 
+def test_source_of_a_wheel_for_cuda_is_built_on_request(catalog: Catalog) -> None:
+    """What the request only needs stays a wheel, and pure Python, too."""
+    source = Content("", source=SourceClass("torch", "setup.py:3"))
+    of_cuda = compiled(CUDA, "b", sdist=True, source=source)
+    indexes = FakeIndexes(
+        {"a": {"1": of_cuda}, "b": {"1": compiled(PLAIN, sdist=True)}, "c": {"1": FakeRelease(sdist=True)}}
+    )
+    target: dict[str, Any] = {"site": "local", "backend": "rocm", "gfx": ["gfx90a"], "driver": "6.3"}
+    request = ask(catalog, "a c", **target)
+    assert not isinstance(solve(catalog, request, indexes), Resolution)
+    answer = solve(catalog, replace(request, no_prebuilt=True), indexes)
+    assert isinstance(answer, Resolution)
+    files = {pick.name: pick.files[0].name for pick in answer.picks if pick.files}
+    assert files["a"] == "a-1.tar.gz"
+    assert files["b"].endswith(".whl")
+    assert files["c"].endswith("-any.whl")
+
+
 @pytest.mark.parametrize("newer", [compiled(CUDA), FakeRelease(requires=["nvidia-cudnn-cu12"])])
 def test_sdist_of_a_project_for_cuda_is_refused(catalog: Catalog, newer: FakeRelease) -> None:
     of_b = {"b": {"1": FakeRelease(requires=["a"])}}
@@ -608,7 +626,7 @@ def test_lock_keeps_states_and_exclusions(catalog: Catalog, tmp_path: Path) -> N
         ("a", Judgement("fits", f"its GPU code is for CUDA: {FALLBACK.evidence}", on_cpu=True)),
         ("b", Judgement("not-judged", UNREAD.unread)),
         ("c", None),
-        ("d", Judgement("not-judged", "there is no wheel, and the source was not read")),
+        ("d", Judgement("not-judged", "it is built from source, and the source was not read")),
     ]
 
 

@@ -47,7 +47,7 @@ def test_sdist_with_dynamic_metadata_is_inferred(catalog: Catalog) -> None:
     assert [fact.status for fact in pick.facts] == ["documented", "inferred"]
     assert lock.version_of("six") == "1.17"
     assert (
-        "old 2.0 has no wheel for Python 3.12 on x86_64, and its build may change its requirements. "
+        "old 2.0 is built from source for Python 3.12 on x86_64, which may change its requirements. "
         "Those that its files state were used." in lock.warnings
     )
 

@@ -38,7 +38,7 @@ class FakeRelease(msgspec.Struct, frozen=True, kw_only=True):
     index: str = URL
     content: Content | None = None
     """What its wheels contain; None if nothing in them is compiled."""
-    source: Content | None = Content("", "there is no wheel, and the source was not read")
+    source: Content | None = Content("", "it is built from source, and the source was not read")
     """What its sdist contains; None if there is nothing to compile."""
 
     def files(self, name: str, version: str) -> tuple[File, ...]:
