@@ -92,7 +92,7 @@ def _brief(findings: Sequence[Finding], screen: Screen, indent: str) -> Iterator
     for finding in findings:
         text, corrected = finding.evidence.get("text"), finding.evidence.get("corrected", ())
         key: tuple[str, ...]
-        if len(corrected) == 1 and isinstance(text, str):
+        if len(corrected) == 1 and isinstance(text, str) and corrected[0].startswith(text.strip()[:3]):
             key = finding.severity, finding.id, "", f"{text.strip()} -> {corrected[0].strip()}"
         else:
             key = finding.severity, finding.id, finding.fix, "" if finding.fix else finding.message
