@@ -250,13 +250,17 @@ def reason_of(pick: Distribution, resolution: Resolution) -> str:
         if pick.support == "inferred"
         else pick.facts
     )
+    users = [fact.text for fact in facts if f" requires {pick.name}" in fact.text]
+    users += ["you asked for it" for each in resolution.request.requirements if each.name == pick.name]
     own = [fact.text for fact in facts if fact.text.startswith(f"{pick.name} ")]
+    if users:  # where it is from is no reason
+        own = [text for text in own if " is published at " not in text]
     for part in _TELLING:
         for text in own:
             if part in text:
                 clause = text[text.index(part) + 1 :].removeprefix("is ")
                 return _DETAILS.split(clause)[0]
-    return pick.facts[0].text if pick.facts else ""
+    return next(iter([*users, *(fact.text for fact in pick.facts)]), "")
 
 
 def _reason_text(pick: Distribution, resolution: Resolution) -> str:

@@ -7,11 +7,15 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from matrix.cli import main
 from matrix.input import settings
+from matrix.show.resolution_text import reason_of
 from resolver.facts.catalog import load
 from resolver.facts.schema import KINDS
+from resolver.model import Fact
+from tests.support.locks import built_pick, lock_of
 
 Capture = pytest.CaptureFixture[str]
 GOOD = 'schema = 1\n[[rocm]]\nversion = "6.2.9"\nstatus = "observed"\nsource = "our build log"\n'
@@ -337,3 +341,13 @@ def test_explain_works_without_the_locks_catalog(capsys: Capture, tmp_path: Path
     assert captured.out.startswith("torch ")
     assert "Cannot explain why other versions were not chosen" in captured.err
     assert "mine.toml" in captured.err
+
+
+@pytest.mark.parametrize(("requested", "reason"), [("b", "b 2.0 requires a==1.0"), ("a", "you asked for it")])
+def test_reason_is_who_requires_it_and_not_where_it_is_from(requested: str, reason: str) -> None:
+    facts = [Fact("a 1.0 is published at https://index.example/simple", "documented", "page")]
+    facts += [Fact("b 2.0 requires a==1.0", "documented", "metadata")] if requested == "b" else []
+    lock = lock_of(replace(built_pick("a"), facts=tuple(facts)), requested=(requested,))
+    pick = lock.pick("a")
+    assert pick
+    assert reason_of(pick, lock) == reason
