@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.rig.slurm import Slurm, one_node
+from tests.support.cray import write_modules
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
@@ -107,6 +109,27 @@ def test_mpi4py_runs_with_mpich_and_is_not_taken_for_open_mpi(tmp_path: Path) ->
     assert ": mpi /" in other["why"]
 
 
+@pytest.mark.long
+def test_mpi4py_of_archer2_is_compiled_by_cc_of_its_modules(tmp_path: Path) -> None:
+    """STAND-INS replace Cray's modules and compilers: `cc` is the mpicc of MPICH."""
+    mpi = make_mpi("mpich", tmp_path)
+    wrappers = write_modules(tmp_path, {"cc": "mpicc.mpich", "CC": "mpicxx.mpich", "ftn": "gfortran"})
+    mpi.env.update(HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    mpi.matrix("resolve", "mpi4py==4.1.2", "torch==2.13.0", "--python", python, "--site", "archer2-cpu")
+    (built,) = mpi.matrix("build-wheels")["wheels"]
+    (log,) = (tmp_path / "index" / ".matrix" / "logs").glob("mpi4py-*.log")
+    assert re.search(r"(^|[\s/])cc .* -c ", log.read_text())
+    assert "[(0, 3.0), (1, 3.0)] MPICH" in mpi.run_ranks(built["wheel"])
+    (same,) = mpi.matrix("farm", "plan")["tasks"]
+    assert same["state"] == "up to date"
+    shutil.rmtree(wrappers.parent)
+    profile = tmp_path / ".bash_profile"
+    profile.unlink()
+    (other,) = mpi.matrix("farm", "plan")["tasks"]
+    assert (other["state"], "modules" in other["why"]) == ("to build", True)
+
+
 def test_mpi4py_from_slurm_job_runs_with_open_mpi(tmp_path: Path, slurm: Slurm) -> None:
     mpi = make_mpi("openmpi", tmp_path)
     mpi.env.update(slurm.env)
@@ -130,6 +153,12 @@ def test_horovod_trains_on_two_ranks(tmp_path: Path, fresh_environment: Callable
     lines = requirements.read_text().splitlines()
     requirements.write_text("\n".join(line for line in lines if "download.pytorch.org" not in line))
     python = fresh_environment("-r", str(requirements), "-c", str(constraints))
+
+    answer = mpi.run(str(python.parent / "horovodrun"), "--check-build").stdout
+    assert "[X] PyTorch" in answer
+    assert answer.count("[X] MPI") == 2
+    (tmp_path / "check-build.log").write_text(answer)
+    mpi.run(sys.executable, "-m", "matrix", "check", "check-build.log")
 
     # Both weights start at 4, rank 0's; the mean of the gradients 1 and 2, times 0.5, is subtracted.
     output = mpi.run(mpi.launcher, "-n", "2", str(python), "-c", TRAINING).stdout
