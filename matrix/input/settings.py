@@ -29,16 +29,7 @@ SITE_FACTS = Path("/etc/rocm-matrix")
 REQUEST_FILE = Path("matrix.toml")
 _SOURCES = ("requirements", "requirement_files", "env", "project")
 _OF_PROJECT = ("extras", "groups")
-_OF_USER = (
-    "account",
-    "cache",
-    "catalog",
-    "extra-index-url",
-    "index-strategy",
-    "index-url",
-    "mirrors",
-    "site",
-)
+_OF_USER = ("account", "cache", "extra-index-url", "index-strategy", "index-url", "mirrors", "site")
 """Keys of the files of a user and of the system: what belongs to a person or a machine."""
 _FILES = ("requirement_files", "constraint_files", "override_files", "env", "project", "catalog")
 _FILES_OR_NAMES = ("requirements", "site", "base_image", "keep_installed")

@@ -60,7 +60,7 @@ def test_site_of_the_user_is_used_and_not_written_into_the_project() -> None:
         (".", 'python = "3.12"\ncache = "/x"\n', "matrix.toml:2: 'cache' belongs in ~/.config"),
         (".", 'python = "3.12"\n[[site]]\n', "matrix.toml:2: 'site' must be a string"),
         (".", 'python = "3.12"\ndate = today\n', "matrix.toml:2: "),
-        ("first/matrix", "catalog = 'x'\n", "matrix.toml:1: 'catalog' must be a list"),
+        ("first/matrix", "mirrors = 'x'\n", "matrix.toml:1: 'mirrors' must be a table"),
     ],
 )
 def test_error_names_the_file_and_the_line(folder: str, text: str, message: str) -> None:

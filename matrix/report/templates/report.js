@@ -252,7 +252,7 @@
       if (value.state === "impossible") {
         children.push(element("p", {}, value.text === "combination"
           ? "No single fact excludes every version, but no version resolves."
-          : `Facts about these components exclude every version: ${value.text}.`));
+          : `No version works, because of facts about ${value.text}.`));
       } else {
         children.push(element("h3", {}, `Why ${value.name} ${value.text}`), factList(value.facts.map((number) => table.facts[number])));
       }
