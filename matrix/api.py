@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 from msgspec.structs import replace
 
 from matrix.input.settings import Settings, load_catalog
-from resolver.errors import MatrixError, UsageError
+from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
@@ -64,20 +64,7 @@ def _public(function: Callable[P, T]) -> Callable[P, T]:
 
 
 @_public
-def resolve(
-    requirements: str | Iterable[str],
-    *,
-    site: str | Path | None = None,
-    date: datetime.date | str | None = None,
-    backend: Literal["rocm", "cpu"] | None = None,
-    gfx: str | Sequence[str] = (),
-    driver: str | None = None,
-    rocm: str | None = None,
-    python: str | None = None,
-    base_image: str | Path | None = None,
-    prefer: Literal["advised", "newest", "proven", "oldest"] = "advised",
-    catalog: str | Path | Sequence[str | Path] = (),
-) -> Resolution | Conflict:
+def resolve(requirements: str | Iterable[str], **target: Unpack[TargetOptions]) -> Resolution | Conflict:
     """Choose versions that work together, or explain why there are none.
 
     The result is deterministic: the same catalog and arguments give the same resolution.
@@ -131,10 +118,6 @@ def resolve(
     from resolver.lock import dumps
     from resolver.model import Resolution
 
-    target = TargetOptions(
-        site=site, date=date, backend=backend, gfx=gfx, driver=driver, rocm=rocm, python=python,
-        base_image=base_image, prefer=prefer, catalog=catalog,
-    )  # fmt: skip
     settings = _settings(requirements, target)
     today = datetime.datetime.now(tz=datetime.UTC).date()
     known = with_inspected_image(load_catalog(settings), settings.base_image)
@@ -219,6 +202,10 @@ def _context(command: ModuleType, *words: str, settings: Settings | None = None)
 
 
 def _settings(requirements: str | Iterable[str], target: TargetOptions) -> Settings:
+    known = TargetOptions.__annotations__
+    for name in target.keys() - known.keys():
+        msg = f"Unknown argument {name!r}. {did_you_mean(name, known)}"
+        raise TypeError(msg)
     names = _texts("gfx", target.get("gfx", ()), "gfx90a")
     return Settings(
         requirements=_texts("requirements", requirements, "torch>=2.4"),

@@ -199,6 +199,7 @@ def test_unknown_name_is_an_attribute_error() -> None:
         ({"site": 1}, "site must be text, such as 'lumi-g', not 1."),
         ({"date": datetime.datetime(2026, 3, 1)}, 'date must be a day, such as "2026-02-25"'),  # noqa: DTZ001
         ({"date": 20260301}, 'date must be a day, such as "2026-02-25"'),
+        ({"pyhton": "3.12"}, "Unknown argument 'pyhton'. Did you mean python?"),
     ],
     ids=str,
 )
