@@ -325,9 +325,10 @@ def check_target(catalog: Catalog, target: Target) -> None:
             if name is not None and name not in rows:
                 msg = f"The catalog has no {kind} {shorten(name)!r}."
                 hint = did_you_mean(name, rows)
-                images = [row.image for row in catalog.site_image.values() if row.site == target.site]
+                images = [row for row in catalog.site_image.values() if row.site == target.site]
+                images.sort(key=lambda row: str(row.since or ""), reverse=True)
                 if kind == "base image" and images and not hint.startswith("Did"):
-                    listed = ", ".join(images[-3:])
+                    listed = ", ".join(row.image for row in images[:3])
                     hint = f"{target.site} has {listed} and others. Or name a file on this machine."
                 raise UsageError(msg, hint=hint)
 
