@@ -33,6 +33,18 @@ CONNECTIONS = 16
 """Number of connections to one server at the same time."""
 MISSING_CODES = frozenset({404, 410})
 """HTTP status codes of a page or file that the server does not have."""
+MODULES = {
+    "cpuinfo": "py-cpuinfo",
+    "cv2": "opencv-python",
+    "git": "gitpython",
+    "pil": "pillow",
+    "pkg-resources": "setuptools",
+    "distutils": "setuptools",
+    "skbuild": "scikit-build",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+"""Modules whose distribution has another name. For other modules, both names are assumed to be equal."""
 TAKEN_OUT = {
     "cgi": "legacy-cgi",
     "cgitb": "legacy-cgi",

@@ -267,7 +267,8 @@ def resolve_settings(
     """Resolve a request, by default the one that settings describe, with what was already read.
 
     The versions of an earlier resolution are kept where possible if its request was the same, or if the
-    settings name distributions to upgrade in it. Files that were excluded in it stay excluded.
+    settings name distributions to upgrade in it. Files that were excluded in it stay excluded, and what the
+    build backends of its sources have stated counts if its request was the same.
     """
     from matrix.input.inputs import read_inputs, with_stated_hashes
     from matrix.input.locking import check_ops, is_same_request, kept_versions
@@ -283,6 +284,8 @@ def resolve_settings(
     keep = {}
     if earlier and (settings.upgrade or is_same_request(earlier.request, request)):
         keep = kept_versions(earlier, settings.upgrade)
+    if earlier and not settings.upgrade and is_same_request(earlier.request, request):
+        request = replace(request, stated=earlier.request.stated)
     with reporter.task("resolve"):
         indexes = package_indexes(settings, inputs, reporter)
         answer = solve(catalog, request, indexes, keep=keep, reporter=reporter)

@@ -119,6 +119,22 @@ class Metadata(msgspec.Struct, frozen=True, gc=False):
     """Whether building may change it: it was read from an sdist whose metadata is not static (PEP 643)."""
 
 
+class StatedMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The requirements of a source that only its build backend, or a wheel built from it, could state."""
+
+    name: Name
+    version: VersionText
+    source: Digest
+    """The SHA-256 of its sdist, or its commit."""
+    requires: tuple[str, ...] = ()
+    extras: tuple[Name, ...] = ()
+
+    @property
+    def metadata(self) -> Metadata:
+        """As metadata, which a build does not change any more."""
+        return Metadata(self.name, self.version, self.requires, self.extras, source="its build backend")
+
+
 class PackageIndexes(Protocol):
     """The configured package indexes. All methods may be called from several threads.
 

@@ -20,7 +20,7 @@ from resolver.facts.schema import (
     Sdist,
     Status,
 )
-from resolver.indexes import ExcludedFile, File, Judgement, SourceClass
+from resolver.indexes import ExcludedFile, File, Judgement, SourceClass, StatedMetadata
 from resolver.texts import Digest, Gfx, Name, OpsText, SiteName, Url, VersionText, html_table
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ UNLISTED = "unlisted-"
 """Prefix of the components that decide whether releases are used that the catalog does not list."""
 SUGGESTIONS_STOPPED = "suggestions-stopped"
 """The id of the warning that not every change of a request was tried."""
+INCOMPLETE = "lock-incomplete"
+"""The id of the note that only build backends know what some sources require."""
 EARLY_PYTHON = len(_FIRST)
 """The layer in which Python is limited to that of the base image or the site, if there is one."""
 _REQUESTED, _PYTHON, _OTHERS = (len(_FIRST) + number for number in (1, 2, 3))
@@ -255,6 +257,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether RCCL's network plugin is left out: the user said so, or installs outside of the base image."""
     excluded: tuple[ExcludedFile, ...] = ()
     """Files that do not fit, as a complete reading after an earlier resolution has shown."""
+    stated: tuple[StatedMetadata, ...] = ()
+    """What build backends have stated, after an earlier resolution, of sources whose files do not say it."""
     dated: bool = False
     """Whether the user named a day in the past. Then releases without a known date are not candidates."""
     use_image: ImageUse = "if-needed"
@@ -327,6 +331,12 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def is_sdist(self) -> bool:
         """Whether a consumer's pip builds it: ROCm's ``rocm``."""
         return self.origin == "published" and bool(self.files) and not self.files[0].name.endswith(".whl")
+
+    @property
+    def source_digest(self) -> str:
+        """The SHA-256 of its sdist, or its commit; empty if it has no source with a hash."""
+        pin = self.sdist.sha256 if self.sdist else self.git.commit if self.git else ""
+        return pin or next((file.sha256 for file in self.files if not file.name.endswith(".whl")), "")
 
     @property
     def draft_source(self) -> str:
@@ -422,6 +432,8 @@ class Resolution(
     edges: tuple[Edge, ...] = ()
     left_open: tuple[str, ...] = ()
     """Descriptions of the distributions that are not locked, because their metadata could not be read."""
+    incomplete: tuple[Name, ...] = ()
+    """The sources whose requirements only their build backends know, none of which was asked yet."""
     indexes: tuple[Url, ...] = ()
     """The indexes of the user other than PyPI, in order of preference, if it leaves distributions to pip."""
     notes: tuple[Notice, ...] = ()

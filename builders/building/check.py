@@ -21,6 +21,7 @@ from builders.probe.wheel import judge_wheel
 from builders.source_facts.reading import learn_source
 from builders.source_facts.recipe_draft import is_switch
 from resolver.errors import BuildError, CommandError, EnvironmentLacksError, MatrixError, UsageError
+from resolver.facts.catalog_files import row_to_toml
 from resolver.versions import join_words, shorten
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def diagnosis_context(task: Task) -> DiagnosisContext:
         torch=task.torch.version if task.torch else "",
         backend=task.recipe.backend,
         network=False if task.build_host.runtime.isolates_network else None,
+        drafted=task.pick.recipe,
+        draft_source=task.pick.draft_source,
     )
 
 
@@ -142,7 +145,10 @@ def with_switches(error: Finding, recipe: Recipe, tree: Path) -> Finding:
     )
     fix = error.fix
     if unset:
-        fix = f"The build skipped it. Perhaps it needs {join_words(unset)}: set it in the recipe."
+        name = unset[0].partition(" ")[0]
+        rows = row_to_toml(replace(recipe, environment={**recipe.environment, name: "1"})).splitlines()
+        line = next(row for row in rows if row.startswith("environment"))
+        fix = f"The build skipped it. Perhaps it needs {join_words(unset)}: set it in the recipe (`{line}`)."
     elif conditions:
         listed = join_words([*conditions], joiner="and if")
         fix = f"The script compiles extensions only if {listed}; see the build's log."

@@ -28,6 +28,7 @@ from builders.containers.sandbox import BUILD
 from builders.machine import host
 from builders.recipes import LAUNCHER, Program, launched
 from builders.storage.files import cache_root, make_directories, make_read_only, open_regular, sha256_of
+from builders.wheels.wheel import LARGEST_METADATA, DamagedError
 from resolver.errors import BuildError, EnvironmentLacksError, UsageError
 from resolver.requirements import normalize_name
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from builders.building.plan import BuildHost, Task
     from builders.containers.runtime import Runtime
     from builders.environments.layers import BuildEnvironment
+    from resolver.indexes import Metadata
 
 
 FRONTEND = "build"
@@ -47,6 +49,9 @@ FRONTEND = "build"
 NOT_PUBLISHED = "No wheel was added to the index for it."
 _RPATH = re.compile(r"-Wl,(-rpath|-R|--enable-new-dtags)|-R/")
 
+_ASK = (
+    "import sys; from build import ProjectBuilder; ProjectBuilder(sys.argv[1]).prepare('wheel', sys.argv[2])"
+)
 _NAMES = ("cc", "c++", "gcc", "g++", "clang", "clang++")
 _LAUNCHER = "compiler-cache"
 _STATISTICS = "compiler-cache.log"
@@ -110,12 +115,7 @@ def compile_wheel(
     log = directory.log
     out = directory.sandbox / "raw"
     out.mkdir()
-    view = build_view(
-        runtime, environment, recipe, work=directory.sandbox, source=source, variables=variables
-    )
-    for words in recipe.prepare[directory.prepared :]:
-        run_in(runtime, words, view, what=f"Preparing {title} ({shlex.join(words)})", log=log)
-        directory.command_succeeded()
+    view = _prepared(title, runtime, environment, recipe, source, directory, variables)
     options = [f"--config-setting=--build-option={option}" for option in recipe.options]
     python, target, tree = (
         seen_at(runtime, directory.sandbox, path) for path in (environment.python, out, source)
@@ -128,6 +128,61 @@ def compile_wheel(
     ]  # fmt: skip
     run_in(runtime, command, view, what=f"Building {title}", log=log)
     return copy_out(title, out, wheels, log)
+
+
+def stated_metadata(
+    title: str,
+    runtime: Runtime,
+    environment: BuildEnvironment,
+    recipe: AppliedRecipe,
+    *,
+    source: Path,
+    directory: BuildDirectory,
+    variables: Mapping[str, str],
+) -> Metadata | None:
+    """Return what the backend of an unpacked source states without compiling; None if it has no such hook."""
+    from builders.index_client.metadata import parse
+
+    log = directory.log
+    out = directory.sandbox / "stated"
+    out.mkdir()
+    view = _prepared(title, runtime, environment, recipe, source, directory, variables)
+    python, target, tree = (
+        str(seen_at(runtime, directory.sandbox, path)) for path in (environment.python, out, source)
+    )
+    what = f"Asking the build backend of {title} for its metadata"
+    run_in(runtime, [python, "-c", _ASK, tree, target], view, what=what, log=log)
+    # The code of the source could have put a link in the place of each.
+    folders = [path for path in out.glob("*.dist-info") if path.is_dir() and not path.is_symlink()]
+    if out.is_symlink() or not folders:
+        return None
+    try:
+        with os.fdopen(open_regular(folders[0] / "METADATA"), "rb") as file:
+            text = file.read(LARGEST_METADATA)
+        return parse(text, f"{folders[0].stem}.tar.gz", "its build backend")
+    except (OSError, ValueError, DamagedError) as error:
+        msg = f"The build backend of {title} stated metadata that cannot be read: {error}.\n  Log: {log}"
+        raise BuildError(msg, hint=NOT_PUBLISHED) from None
+
+
+def _prepared(  # noqa: PLR0917  those of its callers
+    title: str,
+    runtime: Runtime,
+    environment: BuildEnvironment,
+    recipe: AppliedRecipe,
+    source: Path,
+    directory: BuildDirectory,
+    variables: Mapping[str, str],
+) -> View:
+    """Run the commands of the recipe that come before the backend, and return the view of the build."""
+    view = build_view(
+        runtime, environment, recipe, work=directory.sandbox, source=source, variables=variables
+    )
+    for words in recipe.prepare[directory.prepared :]:
+        what = f"Preparing {title} ({shlex.join(words)})"
+        run_in(runtime, words, view, what=what, log=directory.log)
+        directory.command_succeeded()
+    return view
 
 
 def copy_out(title: str, out: Path, target: Path, log: Path) -> tuple[Path, str]:

@@ -9,6 +9,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
+from packaging.requirements import InvalidRequirement
+from packaging.requirements import Requirement as PackagedRequirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from builders.building.compilation import FRONTEND
 from builders.environments.layers import fetch_build_wheels
@@ -16,12 +20,12 @@ from builders.environments.wheelhouse import FetchedWheel, FetchOptions
 from builders.network.urls import mirrored
 from builders.sources import Downloads, fetch_file
 from builders.storage.files import cache_root, cached_file
+from builders.wheels.labelling import pin_requirements
 from builders.wheels.wheel import DamagedError
 from resolver.environment import Environment
 from resolver.errors import BuildError, UsageError
-from resolver.facts.schema import Package, Requires
-from resolver.indexes import IndexStrategy
-from resolver.requirements import parse_requirement, required_name, version_in
+from resolver.indexes import IndexStrategy, StatedMetadata
+from resolver.requirements import TRITON_NAMES, parse_requirement, required_name, version_in
 from resolver.versions import is_version
 
 if TYPE_CHECKING:
@@ -30,8 +34,7 @@ if TYPE_CHECKING:
 
     from builders.building.plan import Task
     from builders.index import Index
-    from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import Row
+    from resolver.indexes import Metadata
     from resolver.model import Distribution, Requirement, Resolution
     from resolver.reporter import Reporter
 
@@ -41,52 +44,64 @@ def unmet_requirements(
 ) -> list[str]:
     """Return, as text, the requirements of our wheels that no lock, override or file of these meets."""
     names = tuple(filenames)
+    texts = {name: [text for path in paths for text in texts_in(path)] for name, paths in wheels.items()}
     return list(
         dict.fromkeys(
             f"{requirement.name}{requirement.specifier or ''}, which the wheel of {pick.name} requires"
-            for pick, _, requirement in _unmet(resolution, wheels)
+            for pick, requirement in unmet(resolution, texts)
             if not any(_is_met(requirement, version_in(name, requirement.name)) for name in names)
         )
     )
 
 
-def unlocked_requirements(
-    resolution: Resolution, wheels: Mapping[str, Sequence[Path]], catalog: Catalog
-) -> list[Row]:
-    """Return the same requirements as rows for the catalog, with rows for distributions that it lacks."""
-    rows: dict[tuple[object, ...], Row] = {}
-    for pick, wheel, requirement in _unmet(resolution, wheels):
-        source = f"Requires-Dist of {wheel.name}"
-        name = requirement.name
-        if name not in catalog.package:
-            rows[name,] = Package(name=name, title=name, status="observed", source=source)
-        row = Requires(
-            package=pick.name,
-            releases=f"=={pick.version}",
-            variant=pick.variant or None,
-            backend=resolution.target.backend,
-            on=name,
-            versions=(str(requirement.specifier or ">=0"),),
-            status="observed",
-            source=source,
-        )
-        rows[row.key()] = row
-    return list(rows.values())
-
-
-def _unmet(
-    resolution: Resolution, wheels: Mapping[str, Sequence[Path]]
-) -> Iterator[tuple[Distribution, Path, Requirement]]:
+def unmet(
+    resolution: Resolution, texts: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[Distribution, Requirement]]:
+    """Yield the requirements in `texts`, by the name of what has them, that nothing in the lock meets."""
     preinstalled, environment = resolution.request.preinstalled, environment_of(resolution)
     versions = dict(preinstalled.installed) if preinstalled else {}
     versions |= {pick.name: pick.pinned for pick in resolution.distributions}
     overridden = {requirement.name for requirement in resolution.request.overrides}
     for pick in resolution.distributions:
-        for wheel in wheels.get(pick.name, ()):
-            for requirement in requirements_in(wheel, environment):
-                is_met = _is_met(requirement, versions.get(requirement.name))
-                if not is_met and requirement.name not in overridden:
-                    yield pick, wheel, requirement
+        for requirement in _applying(texts.get(pick.name, ()), environment):
+            is_met = _is_met(requirement, versions.get(requirement.name))
+            if not is_met and requirement.name not in overridden:
+                yield pick, requirement
+
+
+def stated_by(task: Task, metadata: Metadata) -> StatedMetadata:
+    """Return what a source states, or its wheel, as the lock keeps it.
+
+    Labels decide on what they pin, so the requirement on it has no versions there, unless nothing but the
+    source says which versions work: then its recipe is a draft.
+    """
+    pins = {name: pin for pin in task.pins for name in (pin.name, *pin.replaces)}
+    kept: list[str] = []
+    for text in pin_requirements(metadata.requires, ())[0]:
+        try:
+            requirement = PackagedRequirement(text)
+        except InvalidRequirement:
+            kept.append(text)
+            continue
+        name = canonicalize_name(requirement.name)
+        pin = pins.get(name)
+        is_of_label = pin is not None and str(requirement.specifier) == f"=={pin.version}"
+        if pin is not None and (task.pick.recipe is None or is_of_label or name in TRITON_NAMES):
+            requirement.specifier, requirement.url = SpecifierSet(), None
+        kept.append(str(requirement))
+    pick = task.pick
+    return StatedMetadata(
+        pick.name, pick.version, pick.source_digest, tuple(sorted({*kept})), tuple(sorted(metadata.extras))
+    )
+
+
+def texts_in(wheel: Path) -> tuple[str, ...]:
+    """Return the requirements of a wheel; none if it cannot be read."""
+    from builders.index_client.metadata import from_wheel
+
+    with suppress(DamagedError, OSError):
+        return from_wheel(wheel).requires
+    return ()
 
 
 def _is_met(requirement: Requirement, version: str | None) -> bool:
@@ -104,12 +119,10 @@ def environment_of(resolution: Resolution) -> Environment:
 
 def requirements_in(wheel: Path, environment: Environment) -> Iterator[Requirement]:
     """Yield the requirements of a wheel that apply to an environment; none if the wheel cannot be read."""
-    from builders.index_client.metadata import from_wheel
+    return _applying(texts_in(wheel), environment)
 
-    try:
-        texts = from_wheel(wheel).requires
-    except (DamagedError, OSError):
-        return
+
+def _applying(texts: Iterable[str], environment: Environment) -> Iterator[Requirement]:
     for text in texts:
         with suppress(UsageError, ValueError):
             requirement = parse_requirement(text)

@@ -25,7 +25,7 @@ from builders.machine import host
 from builders.network.urls import without_password
 from builders.recipes import with_ops
 from builders.sources import patches_of
-from builders.wheels.labelling import alias_requirement
+from builders.wheels.labelling import Pin, alias_requirement, runtime_pins
 from resolver.errors import EnvironmentLacksError, LockError
 from resolver.facts.schema import Recipe, Site, Torch
 from resolver.requirements import TRITON_NAMES
@@ -225,6 +225,13 @@ class Task(msgspec.Struct, frozen=True, dict=True):
         """The distributions that the wheel must require in the version it was built against."""
         picks = map(self.resolution.pick, (*self.recipe.match_runtime, *TRITON_NAMES))
         return {pick.name: pick.pinned for pick in picks if pick and pick.version and not pick.alias_of}
+
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        """What the wheel requires in the version that it was built against, whatever its source requires."""
+        others = {name: version for name, version in self.runtime_versions.items() if name != "torch"}
+        torch = self.torch.pinned if self.torch else ""
+        return runtime_pins(torch, others, add_torch="torch" in self.runtime_versions)
 
     @property
     def _pinned_at_run_time(self) -> dict[str, str]:

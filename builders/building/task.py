@@ -25,13 +25,14 @@ from builders.building.compilation import (
     compile_wheel,
     find_compiler_cache,
     seen_at,
+    stated_metadata,
     use_compiler_cache,
 )
 from builders.building.directory import BuildDirectory, finished_commands, lock_of, path_of
-from builders.building.inputs import fetching_of, required_wheels, requirements_of
+from builders.building.inputs import fetching_of, required_wheels, requirements_of, stated_by
 from builders.building.jobserver import join
 from builders.building.provenance import SBOM_NAME, RunMetadata, materials_of, sbom, statement
-from builders.building.records import forget_attempt, log_path, record_start, record_stop
+from builders.building.records import forget_attempt, log_path, record_failure, record_start, record_stop
 from builders.building.watch import MemoryMeter, kernel_killed_since, kernel_kills
 from builders.constants import NO_COMPILER_CACHE
 from builders.environments.layers import make_environment, make_layers
@@ -42,9 +43,11 @@ from builders.source_facts.reading import has_extensions
 from builders.sources import obtain
 from builders.storage.files import sha256_of
 from builders.storage.io_errors import explain_index_errors
-from builders.storage.lease import digest, exclusive_lock, holder_of
-from builders.wheels.labelling import Labels, label_wheel, runtime_pins, write_alias
-from resolver.errors import CommandError, MatrixError, NameTakenError, UsageError
+from builders.storage.lease import TemporaryDirectory, digest, exclusive_lock, holder_of
+from builders.wheels.labelling import Labels, label_wheel, write_alias
+from builders.wheels.wheel import DamagedError
+from resolver.errors import BuildError, CommandError, MatrixError, NameTakenError, UsageError
+from resolver.versions import join_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
     from builders.findings import Finding
     from builders.index import Index
     from builders.sources import Source
+    from resolver.indexes import Metadata, StatedMetadata
     from resolver.reporter import Reporter
 
 
@@ -115,6 +119,31 @@ def build_wheel(
         return wheel
 
 
+def ask_backend(task: Task, index: Index, limits: Limits, reporter: Reporter) -> StatedMetadata | None:
+    """Ask the build backend of a source for its metadata, in the environment of its build.
+
+    Return None if it states none before it compiles. Raise `MatrixError` as `build_wheel` does; the failure
+    is recorded in the index.
+    """
+    key = digest(task.build_key, "metadata")
+    log = log_path(index, task.pick.name, key)
+    with (
+        explain_index_errors(index.root, log),
+        exclusive_lock(index.state_directory("locks") / lock_of(index, key).name),
+        TemporaryDirectory() as temporary,
+    ):
+        index.state_directory(log.parent.name)
+        directory = BuildDirectory(temporary.root / "build", log)
+        try:
+            metadata = _Build(task, index, limits, reporter, directory).ask()
+        except MatrixError as error:
+            record_failure(task, log, error)
+            raise
+        forget_attempt(log)
+        log.unlink(missing_ok=True)
+        return stated_by(task, metadata) if metadata else None
+
+
 def build_again(
     task: Task,
     published: Path,
@@ -162,35 +191,10 @@ class _Build(msgspec.Struct, frozen=True):
 
     def run(self) -> Path:
         started = datetime.now(tz=UTC)
-        task, build_host = self.task, self.task.build_host
-        required = required_wheels(task, self.index)
-        for warning in task.warnings:
+        for warning in self.task.warnings:
             self.reporter.warning(warning)
-        if task.recipe.compiles:
-            build_host.require_compilers(task.title, rocm=task.needs_rocm_in_image)
-
-        self.reporter.step(f"fetch {task.pick.sdist.file if task.pick.sdist else task.title}")
-        source = obtain(
-            task.pick, offline=self.limits.offline, mirrors=self.limits.mirrors, patches=task.patches
-        )
-
-        self.reporter.step("prepare the build environment")
-        torch, requirements = requirements_of(task, required)
-        fetching = fetching_of(task, self.limits, log=self.log, reporter=self.reporter)
-        with diagnosed(task, self.log):
-            layers = make_layers(
-                build_host.runtime,
-                build_host.python,
-                torch=torch,
-                requirements=requirements,
-                options=fetching,
-            )
-            # The headers of torch are in a layer, and their paths get into the compiled files as well.
-            seen = seen_at(build_host.runtime, self.sandbox, self.sandbox)
-            prefix_map = {str(seen): "/matrix"} | {str(layer.root): "/matrix/layer" for layer in layers.all}
-            environment, tree = self._unpack(source, layers, required, prefix_map)
-
-        task = _with_pip_rocm(self._with_source(tree), layers)
+        task, source, layers, environment, tree, prefix_map = self._set_up()
+        build_host = self.task.build_host
         jobs = host.compile_jobs(
             self.limits.memory_per_job or task.recipe.memory_per_job,
             jobs=self.limits.jobs,
@@ -216,6 +220,7 @@ class _Build(msgspec.Struct, frozen=True):
                 wheel, sha256 = self._compile(source, tree, environment, settings)
             self.directory.join_logs()
             self.reporter.step("check")
+            _check_stated(task, wheel, self.log)
             audit, findings = check_build(wheel, task, self.index, self.directory, layers, tree=tree)
         except MatrixError as error:
             if not was_interrupted(error):
@@ -255,6 +260,63 @@ class _Build(msgspec.Struct, frozen=True):
             results=results,
         )
 
+    def ask(self) -> Metadata | None:
+        """Return what the build backend states before it compiles."""
+        task, source, _, environment, tree, prefix_map = self._set_up()
+        self.reporter.step("ask the build backend for the metadata")
+        with diagnosed(task, self.log):
+            metadata = stated_metadata(
+                task.title,
+                task.build_host.runtime,
+                environment,
+                apply_recipe(task, jobs=1, prefix_map=prefix_map),
+                source=tree,
+                directory=self.directory,
+                variables=self._variables(source),
+            )
+        if metadata is not None and metadata.name != task.pick.name:
+            msg = f"The build backend of {task.title} states the name {metadata.name}.\n  Log: {self.log}"
+            raise BuildError(msg, hint=f"Require {metadata.name} instead, if that is what you want.")
+        return metadata
+
+    def _set_up(self) -> tuple[Task, Source, Layers, BuildEnvironment, Path, dict[str, str]]:
+        """Fetch and unpack what the build needs; return it with the map of paths in compiled files.
+
+        What the task leaves to the source and to the ROCm of the layers is known in the returned one.
+        """
+        task, build_host = self.task, self.task.build_host
+        required = required_wheels(task, self.index)
+        if task.recipe.compiles:
+            build_host.require_compilers(task.title, rocm=task.needs_rocm_in_image)
+
+        self.reporter.step(f"fetch {task.pick.sdist.file if task.pick.sdist else task.title}")
+        source = obtain(
+            task.pick, offline=self.limits.offline, mirrors=self.limits.mirrors, patches=task.patches
+        )
+
+        self.reporter.step("prepare the build environment")
+        torch, requirements = requirements_of(task, required)
+        fetching = fetching_of(task, self.limits, log=self.log, reporter=self.reporter)
+        with diagnosed(task, self.log):
+            layers = make_layers(
+                build_host.runtime,
+                build_host.python,
+                torch=torch,
+                requirements=requirements,
+                options=fetching,
+            )
+            # The headers of torch are in a layer, and their paths get into the compiled files as well.
+            seen = seen_at(build_host.runtime, self.sandbox, self.sandbox)
+            prefix_map = {str(seen): "/matrix"} | {str(layer.root): "/matrix/layer" for layer in layers.all}
+            environment, tree = self._unpack(source, layers, required, prefix_map)
+        task = _with_pip_rocm(self._with_source(tree), layers)
+        return task, source, layers, environment, tree, prefix_map
+
+    def _variables(self, source: Source) -> dict[str, str]:
+        build_host = self.task.build_host
+        seen = seen_at(build_host.runtime, self.sandbox, self.directory.source)
+        return {**build_host.variables, **source.variables(seen)}
+
     def _publish(
         self,
         wheel: Path,
@@ -271,10 +333,6 @@ class _Build(msgspec.Struct, frozen=True):
         if self.repeats is None:
             self.reporter.step("publish")
         versions = _versions()
-        others = {name: version for name, version in task.runtime_versions.items() if name != "torch"}
-        pins = runtime_pins(
-            task.torch.pinned if task.torch else "", others, add_torch="torch" in task.runtime_versions
-        )
         sboms = {SBOM_NAME: sbom(task, materials, program=versions["rocm-matrix"])}
         while True:
             number = self._build_number()
@@ -282,7 +340,7 @@ class _Build(msgspec.Struct, frozen=True):
                 version=task.pick.pinned,
                 platform=platform,
                 build_number=number,
-                pins=pins,
+                pins=task.pins,
                 sboms=sboms,
             )
             labelled = label_wheel(wheel, labels, self.work / "labelled")
@@ -400,7 +458,6 @@ class _Build(msgspec.Struct, frozen=True):
         self, source: Source, tree: Path, environment: BuildEnvironment, recipe: AppliedRecipe
     ) -> tuple[Path, str]:
         build_host = self.task.build_host
-        seen = seen_at(build_host.runtime, self.sandbox, self.directory.source)
         copies = self.work / "wheel"
         copies.mkdir()
         kills = kernel_kills()
@@ -413,12 +470,32 @@ class _Build(msgspec.Struct, frozen=True):
                 source=tree,
                 directory=self.directory,
                 wheels=copies,
-                variables={**build_host.variables, **source.variables(seen)},
+                variables=self._variables(source),
             )
         except CommandError as error:
             killed = kernel_killed_since(kills)
             context = replace(diagnosis_context(self.task), exit_code=error.code, kernel_kills=killed)
             raise failed(error.message, NOT_PUBLISHED, self.log, context) from error
+
+
+def _check_stated(task: Task, wheel: Path, log: Path) -> None:
+    """Check that a wheel requires what its build backend has stated before, if that was asked."""
+    from builders.index_client.metadata import from_wheel
+
+    asked = (one for one in task.resolution.request.stated if one.source == task.pick.source_digest)
+    before = next(asked, None)
+    try:
+        after = before and stated_by(task, from_wheel(wheel))
+    except DamagedError:  # the audit says so
+        return
+    if before and after and before.requires != after.requires:
+        lines = [{*before.requires}, {*after.requires}]
+        sides = [join_words(sorted(one - lines[0] & lines[1]), joiner="and") for one in lines]
+        msg = (
+            f"The metadata of {task.title} changed during its build: before, it required {sides[0]}; "
+            f"after, {sides[1]}.\n  Log: {log}"
+        )
+        raise BuildError(msg, hint="The lock is for the first. Correct the build script of the source.")
 
 
 def _with_pip_rocm(task: Task, layers: Layers) -> Task:

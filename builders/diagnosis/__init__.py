@@ -18,9 +18,13 @@ from typing import IO, Any, Literal
 import msgspec
 from msgspec.structs import replace
 
+from builders.constants import MODULES, TAKEN_OUT
 from builders.findings import Finding
 from builders.storage.logs import ERROR, NOISE, Sighting, line_expression, line_filter, parts, sightings
 from resolver.errors import UsageError
+from resolver.facts.catalog_files import row_to_toml
+from resolver.facts.schema import Recipe
+from resolver.requirements import normalize_name, required_name
 from resolver.versions import satisfies
 
 OUT_OF_MEMORY = "out-of-memory"
@@ -42,6 +46,15 @@ _WORD = re.compile(r"[a-z]{3,}")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 Kind = Literal["", "build", "run"]
 """Of a log, or of the logs that have a failure; a build may be an installation; empty: not known, or both."""
+
+
+class DraftChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to add to fields of a recipe. A module among the requirements means its distribution."""
+
+    undeclared: tuple[str, ...] = ()
+    match_runtime: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    """As ``NAME=VALUE``."""
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"):
@@ -87,6 +100,8 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Reported only if nothing else is recognized."""
     variables: tuple[str, ...] = ()
     """Variables that prevent it; the rows of sites have their values."""
+    draft: DraftChange = DraftChange()
+    """What a drafted recipe certainly lacks."""
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,6 +141,12 @@ def read_known_failures(text: str) -> KnownFailures:
     return KnownFailures(file.failure, file.marks, harmless, patterns, line_filter([*patterns]))
 
 
+def distribution_of(module: str) -> str:
+    """Return the requirement that brings a module; mostly its own name."""
+    name = normalize_name(module)
+    return TAKEN_OUT.get(module) or MODULES.get(name, name)
+
+
 def fill(text: str, values: dict[str, str]) -> str:
     """Replace the placeholders in a sentence that have a value."""
     return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
@@ -144,6 +165,10 @@ class DiagnosisContext(msgspec.Struct, frozen=True, kw_only=True):
     """The exit code of the build; negative for a signal."""
     findings: frozenset[str] = frozenset()
     """Ids of audit findings."""
+    drafted: Recipe | None = None
+    """The recipe, if it was drafted from the source."""
+    draft_source: str = ""
+    """What `matrix catalog draft` reads to draft it."""
 
 
 def diagnosed(details: Mapping[str, Any]) -> set[str]:
@@ -188,7 +213,8 @@ def read(
     """Read a log: decide whether it is of a build or of a run, then look for known failures.
 
     The most specific failure comes first. The evidence of each has ``cause``, ``text`` (its first lines),
-    ``source``, ``status``, ``kind``, and ``variables``, whose values sites have.
+    ``source``, ``status``, ``kind``, ``variables``, whose values sites have, and ``draft``, the lines of the
+    drafted recipe that it changes.
     """
     context, knowledge = context or DiagnosisContext(), knowledge or known_failures()
     seen = scan(source, knowledge)
@@ -266,7 +292,7 @@ def judge(
     chosen: dict[int | str, Failure] = {}  # by the first line
     for row in left:
         chosen.setdefault(min(numbers[row.id]) if numbers[row.id] else row.id, row)
-    return [_finding(row, lines[row.id]) for row in chosen.values()]
+    return [_finding(row, lines[row.id], context) for row in chosen.values()]
 
 
 def _lines(row: Failure, seen: Mapping[str, Sequence[Sighting]]) -> list[Sighting]:
@@ -312,8 +338,16 @@ def _conditions(row: Failure) -> int:
     return sum(map(bool, conditions)) + (row.network is not None) + (row.kernel_kills is not None)
 
 
-def _finding(row: Failure, lines: list[Sighting]) -> Finding:
+def _finding(row: Failure, lines: list[Sighting], context: DiagnosisContext) -> Finding:
     values = dict(lines[0].values) if lines else {}
+    fix = fill(row.fix, values)
+    changed = _changed_lines(context.drafted, row, values) if context.drafted else []
+    if changed:
+        file, written = f"{context.package}.toml", "` and `".join(changed)
+        fix = (
+            f"In {file}, which `matrix catalog draft {context.draft_source}` writes, make the recipe's line "
+            f"`{written}`, and resolve again with `--catalog {file}`."
+        )
     unique = dict.fromkeys((sighting.line, sighting.text) for sighting in lines)
     evidence = {
         "cause": fill(row.cause, values),
@@ -322,8 +356,30 @@ def _finding(row: Failure, lines: list[Sighting]) -> Finding:
         "status": row.status,
         "kind": row.kind,
         "variables": list(row.variables),
+        "draft": changed,
     }
-    return Finding(row.id, "error", fill(row.message, values), fill(row.fix, values), evidence)
+    return Finding(row.id, "error", fill(row.message, values), fix, evidence)
+
+
+def _changed_lines(recipe: Recipe, row: Failure, values: dict[str, str]) -> list[str]:
+    """Return the lines of a recipe, as a catalog has them, that a failure changes; none if it cannot tell."""
+    values = {name: distribution_of(text) if name == "module" else text for name, text in values.items()}
+    values["version"] = recipe.releases.removeprefix("==")
+
+    def with_more(before: tuple[str, ...], added: tuple[str, ...]) -> tuple[str, ...]:
+        texts = [fill(text, values) for text in added]
+        names = set(map(required_name, texts))
+        return (*(text for text in before if required_name(text) not in names), *texts)
+
+    variables = dict(fill(text, values).split("=", 1) for text in row.draft.environment)
+    changed = replace(
+        recipe,
+        undeclared=with_more(recipe.undeclared, row.draft.undeclared),
+        match_runtime=with_more(recipe.match_runtime, row.draft.match_runtime),
+        environment={**recipe.environment, **variables},
+    )
+    before = row_to_toml(recipe).splitlines()
+    return [line for line in row_to_toml(changed).splitlines() if line not in before]
 
 
 def diagnosis_text(diagnosis: Sequence[Finding], *, sources: bool = False) -> str:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from packaging.metadata import parse_email
 from packaging.requirements import InvalidRequirement, Requirement
 
-from builders.constants import TAKEN_OUT
+from builders.constants import MODULES, TAKEN_OUT
 from builders.pyproject import FILE, PyProject, read_pyproject, static_metadata
 from builders.source_facts.build_script import BuildScript, BuildVariable, Extension, read_script
 from builders.source_facts.facts import CMake, SourceFacts
@@ -37,17 +37,6 @@ _NOT_OWN = {"third_party", "thirdparty", "3rdparty", "third-party", "external", 
 KERNELS = {".cu", ".cuh", ".hip"}
 HOST_CODE = {".c", ".cc", ".cpp", ".cxx", ".pyx", ".rs", ".f90"}
 _LARGEST = 2_000_000  # bytes of a text that is searched
-_MODULES = {
-    "cv2": "opencv-python",
-    "git": "gitpython",
-    "pil": "pillow",
-    "pkg-resources": "setuptools",
-    "distutils": "setuptools",
-    "skbuild": "scikit-build",
-    "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
-}
-"""Modules whose distribution has another name. For other modules, both names are assumed to be equal."""
 _CMAKE_WITHOUT_OLD_POLICIES = (3, 5)
 """CMake 4 rejects a ``cmake_minimum_required`` below this (release notes of CMake 4.0)."""
 ARCHITECTURES = re.compile(r"(CUDA|ROCM|HIP|HCC|GPU|OFFLOAD).*(ARCH|TARGET)|GFX")
@@ -323,7 +312,7 @@ def _undeclared(
         needed["wheel"] = "wheel"  # setuptools before 70.1 cannot build wheels without it
     optional: dict[str, str] = {}
     for module, is_required in _outer_modules(top, scripts, _entry_scripts(top, document)):
-        name = _MODULES.get(normalize_name(module), normalize_name(module))
+        name = MODULES.get(normalize_name(module), normalize_name(module))
         if is_required and module == "pkg_resources":
             needed[name] = TAKEN_OUT[module]
         elif name not in known:

@@ -80,7 +80,6 @@ class Container:
         self.maker = maker
         self.folder = self.path.with_name(f"{self.path.name}.files")
         self.new = self.folder / self.path.name
-        self.facts = self.folder / "requirements.toml"
         self.wheelhouse = self.folder / "wheels"
         self.log = self.folder / "build.log"
         self.lock = self.folder / "matrix.lock"

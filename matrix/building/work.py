@@ -11,9 +11,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from msgspec.structs import replace
-
-from builders.building.inputs import unlocked_requirements
 from builders.building.records import TaskState
 from builders.containers.image import with_pinned_image
 from builders.findings import Finding
@@ -23,6 +20,7 @@ from builders.scheduling.slurm import Slurm, partition_of
 from builders.storage.files import cached_file
 from builders.storage.lease import exclusive_lock
 from matrix.api import write_lock
+from matrix.building.completing import complete_lock
 from matrix.building.container import (
     STEPS,
     Container,
@@ -52,17 +50,14 @@ from matrix.commands import build_wheels, check, env
 from matrix.consumers.shared.installation import Installation, write_files
 from matrix.consumers.shared.requirements import require_torch_of_image
 from matrix.farm import fetch
-from matrix.input.facts_file import Draft
 from matrix.input.locking import (
-    catalog_with_image_of,
     is_same_request,
     is_unchanged,
     overlays_of,
     read_earlier,
     same_target,
 )
-from matrix.input.request import facts_files, require_requirements
-from matrix.input.settings import overlays
+from matrix.input.request import require_requirements
 from matrix.judging.judge import judge_thing
 from matrix.show.check_text import show
 from matrix.show.json_document import JsonDocument
@@ -145,7 +140,7 @@ class _Work:
         self.console = context.console
         self.container = container
         self.index = Index(args.index)
-        self.context = self._with_facts(context) if container.facts.exists() else context
+        self.context = context
         made = container.maker.makes
         self.steps = {name: StepResult(made if name == "container" else name, "to do", "") for name in STEPS}
         self.document = ContainerDocument(
@@ -166,11 +161,6 @@ class _Work:
         self._of_lock = self._of_copy = self.context
         self._text = ""
 
-    def _with_facts(self, context: Context) -> Context:
-        """Return a context with the learned requirements, at the path that the lock names."""
-        paths = [*context.settings.catalog, os.path.relpath(self.container.facts)]
-        return context.with_options(catalog=list(dict.fromkeys(paths)))
-
     # The whole.
 
     def run(self) -> int:
@@ -189,15 +179,27 @@ class _Work:
         for lack in self.lacks:
             raise lack
         self._print_plan()
-        for _ in range(_MOST_ROUNDS):
-            if code := self._fetch() or self._build():
-                return self._report("failed", code)
-            if not self._learns():
-                break
-            if code := self._resolve_again():
-                return code
-            self._plan_wheels()
+        if code := self._fetch_and_build():
+            return self._report("failed", code)
         return self._make() or self._verify() or self._report("ok")
+
+    def _fetch_and_build(self) -> int:
+        """Fetch and build everything, and lock what the sources require, if possible before their builds."""
+        for _ in range(_MOST_ROUNDS):
+            before = self.lock
+            if code := self._fetch() or self._complete():
+                return code
+            if self.lock.distributions != before.distributions:
+                continue  # there is more to fetch
+            if code := self._build():
+                return code
+            before = self.lock
+            self._plan_wheels()
+            if code := self._complete():
+                return code
+            if self.lock is before:
+                break
+        return 0
 
     # 1. Resolve.
 
@@ -378,25 +380,15 @@ class _Work:
         listed = output_of(["sinfo", "--noheader", "--format=%R"]).split()
         return not listed or row.name in listed
 
-    # After the builds, everything that the wheels require is locked.
-
-    def _learns(self) -> bool:
-        """Write the requirements of our wheels that the lock does not meet; return whether there are any."""
-        facts = Path(os.path.relpath(self.container.facts))
-        draft = Draft(facts, overlays(self.context.settings), header=_FACTS_HEADER)
-        catalog = draft.load()
-        draft.replace(unlocked_requirements(self.lock, self._built_wheels(), catalog), catalog)
-        return draft.write()
-
-    def _resolve_again(self) -> int:
-        """Resolve the request of the lock with the requirements of our wheels, and keep its versions."""
-        self._start("resolve", "again, because the built wheels require more than the lock has")
-        lock = self.lock
-        self.context = context = self._with_facts(self.context.with_options(upgrade=None))
-        context.catalog_with_image = catalog_with_image_of(lock, context.lock_path, context.settings)
-        files = facts_files(overlays(context.settings))
-        request = replace(lock.request, catalogs=tuple(context.settings.catalog), facts_files=files)
-        return self._store(context.resolve(replace(lock, request=request), request), None)
+    def _complete(self) -> int:
+        """Lock what sources require, as far as their build backends or their wheels state it."""
+        completed = complete_lock(self._of_lock, self.index, self.tasks)
+        if completed is None:
+            return 1
+        if completed is not self._of_lock:
+            self._use(completed.lock)
+            self._plan_wheels()
+        return 0
 
     def _built_wheels(self) -> dict[str, list[Path]]:
         """Return the wheels of our tasks; the index may have other builds of the same versions."""
@@ -624,7 +616,6 @@ def _shown(path: Path) -> str:
 
 
 _OF_FETCH = ("where", "python_from", "cpu", "base_image")
-_FACTS_HEADER = "# Requirements of built wheels, which their sources do not state. Written by matrix.\n"
 _LOCAL_HINT = "To build on this machine, use --executor local."
 _ACCOUNT_HINT = (
     'Add this line to matrix.toml, with the name of your project: account = "project_465000001". '

@@ -24,6 +24,7 @@ from builders.scheduling.slurm import Slurm
 from builders.sources import Downloads, fetch_file
 from builders.storage.files import cached_file
 from matrix.api import check_build_hosts, write_lock
+from matrix.building.completing import complete_lock
 from matrix.building.locked import check_sources
 from matrix.building.planning import (
     add_build_options,
@@ -122,6 +123,13 @@ def execute(context: Context) -> int:
         fetch_prebuilt(of_lock, names)
     node = node_of(context, of_lock.lock.target.site) if executor else None
     tasks, wheels = planned_wheels(of_lock, index, names, node.cores if node else 0)
+    if not (args.dry_run or args.rebuild):
+        completed = complete_lock(of_lock, index, tasks, names)
+        if completed is None:
+            return 1
+        if completed is not of_lock:
+            of_lock = completed
+            tasks, wheels = planned_wheels(of_lock, index, names, node.cores if node else 0)
     if args.rebuild:
         exit_code = _rebuild(tasks, wheels, index, of_lock)
         _print(wheels, index, context)

@@ -199,8 +199,11 @@ def _check_options(args: argparse.Namespace, consumer: Consumer) -> None:
 
 
 def _left_open(lock: Resolution, wheels: Mapping[str, Sequence[Path]]) -> list[str]:
+    known = {one.name for one in lock.request.stated}
     unbuilt = [
-        pick.name for pick in lock.built() if not pick.files and not pick.alias_of and not wheels[pick.name]
+        pick.name
+        for pick in lock.built()
+        if not (pick.files or pick.alias_of or wheels[pick.name] or pick.name in known)
     ]
     reasons = [f"the requirements of {name}, which is not built yet" for name in unbuilt]
     return [*lock.left_open, *unmet_requirements(lock, wheels), *reasons]

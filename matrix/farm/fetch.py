@@ -106,7 +106,14 @@ def execute(context: Context) -> int:
     if context.args.copy_image:
         context = _with_copied_image(context)
     result = fetch_lock(context)
-    _report(result, context.args, context.console)
+    args = context.args
+    if context.lock.incomplete and not (result.missing or args.only_sources or args.wheelhouse):
+        completed = _completed(context)
+        if completed is None:
+            return 1
+        if completed is not context:
+            result = fetch_lock(completed)
+    _report(result, args, context.console)
     return exit_code_of(result)
 
 
@@ -123,6 +130,19 @@ def _with_copied_image(context: Context) -> Context:
         write_lock(lock, context.lock_path)
         context.console.info(f"{context.lock_path} names {image.path}, a copy of the base image.")
     return context.with_lock(lock)
+
+
+def _completed(context: Context) -> Context | None:
+    """Return the context with the completed lock, if this machine can ask build backends."""
+    from matrix.building.completing import complete_lock
+    from matrix.building.planning import tasks_of
+
+    index, names = Index(context.args.index), check_names(context.args.names)
+    try:
+        return complete_lock(context, index, tasks_of(context, index, names), names)
+    except EnvironmentLacksError as error:
+        context.console.warning(f"The lock stays incomplete: {error.message}")
+        return context
 
 
 def exit_code_of(result: FetchResult) -> int:

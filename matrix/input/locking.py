@@ -40,21 +40,30 @@ def catalog_of(lock: Resolution, path: Path, settings: Settings) -> Catalog:
     They are beside the lock or in the working directory. Releases of the lock that it lacks are added, with
     the facts of the nearest older release.
     """
+    return with_releases_of(_facts_of(lock, path, settings), lock)
+
+
+def _facts_of(lock: Resolution, path: Path, settings: Settings) -> Catalog:
+    """Load the catalog that a lock was resolved with: what only its indexes know is not in it."""
     site = settings.site
     if lock.request.site_file and not site_file(settings.site):
         site = _overlay(lock.request.site_file, path)
     catalogs = settings.catalog or overlays_of(lock, path)
-    return with_releases_of(load_catalog(replace(settings, site=site, catalog=catalogs)), lock)
+    return load_catalog(replace(settings, site=site, catalog=catalogs))
 
 
-def catalog_with_image_of(lock: Resolution, path: Path, settings: Settings) -> Catalog:
+def catalog_with_image_of(
+    lock: Resolution, path: Path, settings: Settings, *, of_indexes: bool = True
+) -> Catalog:
     """Return `catalog_of` with the content of the lock's base image, if a file; see `with_inspected_image`.
+
+    Without `of_indexes`, it lacks what the indexes know, which are read when the request is resolved again.
 
     The image is not started, because the lock and the image may be a stranger's.
     """
     from builders.containers.inspection import with_inspected_image
 
-    catalog, image = catalog_of(lock, path, settings), lock.image
+    catalog, image = (catalog_of if of_indexes else _facts_of)(lock, path, settings), lock.image
     if image and lock.request.target.base_image and image.path.startswith("/"):
         catalog = with_inspected_image(catalog, image.path, image.name, start=False)
     return catalog
@@ -144,9 +153,10 @@ def exclude_pick(path: Path, pick: Distribution, evidence: str) -> None:
 
 
 def is_same_request(one: Request, other: Request) -> bool:
-    """Return whether two requests differ at most in their date and in the content of files of facts."""
+    """Return whether two requests differ at most in their date, files of facts, and what sources state."""
+    read = {"facts_files": other.facts_files, "stated": other.stated}
     return (
-        replace(one, target=other.target, dated=other.dated, facts_files=other.facts_files) == other
+        replace(one, target=other.target, dated=other.dated, **read) == other
         and replace(one.target, date=other.target.date) == other.target
     )
 

@@ -178,8 +178,10 @@ def answer_of(resolution: Resolution, times: Mapping[str, Resources], present: C
             parts[-1] += f", without a recipe: {shortened(unread)}"
     others = ("in the index", "to download", "preinstalled")
     parts += [f"{number} {what}" for what in others if (number := kinds.count(what))]
-    incomplete = " (incomplete: not everything is locked)" if resolution.left_open else ""
-    answer = f"Resolved {counted(len(picks), 'package')}{incomplete} for {_site(target)} ({target.date})"
+    unasked = f"incomplete: {counted(len(resolution.incomplete), 'source')}" if resolution.incomplete else ""
+    incomplete = "incomplete: not everything is locked" if resolution.left_open else unasked
+    shown = f" ({incomplete})" if incomplete else ""
+    answer = f"Resolved {counted(len(picks), 'package')}{shown} for {_site(target)} ({target.date})"
     return f"{answer}: {'; '.join(parts)}" if parts else answer
 
 

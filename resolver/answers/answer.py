@@ -95,7 +95,7 @@ class Answer(Part):
                 recorded[edge.subject].facts.append((text, [edge.object]))
         left_out = {notice.subject for notice in self.lacking() if notice.id in _LEFT_OUT}
         for name, known in recorded.items():
-            metadata = self._metadata(name)
+            metadata = self.metadata(name)
             if metadata is not None:
                 known.requires = tuple(
                     line for line in metadata.requires if required_name(line) not in left_out
@@ -107,14 +107,15 @@ class Answer(Part):
                 known.facts += self._facts_of_pick(pick, metadata)
         return recorded
 
-    def _metadata(self, name: str) -> Metadata | None:
+    def metadata(self, name: str) -> Metadata | None:
+        """Return the metadata of a distribution; None if it was not read."""
         if not self.was_read(name):
             return None
         is_open = name in self.projects.states and "" in self.projects.states[name].nodes
         files = self.files_read(name) if is_open else self.files_of(name)
         try:
             candidate = None if is_open else self.world.candidate(name)
-            return self.index.requirements(files, candidate) if files else None
+            return self.index.requirements(files, candidate)
         except (EnvironmentLacksError, SourceError):
             return None
 

@@ -14,7 +14,7 @@ from resolver.compiling.problem import is_prerelease
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.facts.schema import Sdist
 from resolver.indexes import Content, SourceClass
-from resolver.model import STATUS_RANK, Distribution, Edge, Fact, Notice
+from resolver.model import INCOMPLETE, STATUS_RANK, Distribution, Edge, Fact, Notice
 from resolver.requirements import TRITON_NAMES
 from resolver.versions import join_words
 
@@ -78,25 +78,17 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
     ordered = without_cycles(tuple(sorted(edges, key=astuple)))
     left = tuple(f"the requirements of {name}: {reason}" for name, reason in sorted(answer.unread().items()))
     left += tuple(str(notice) for notice in answer.lacking() if notice.id == "url-not-locked")
-    without_metadata = [pick for pick in distributions if pick.git and not pick.files]
-    unread_names = [pick.name for pick in without_metadata]
-    notes = [*resolution.notes, *([_known_after_build(unread_names)] if unread_names else [])]
-    ignored = []
-    for pick in without_metadata:
-        built = f"{pick.name} is built from a git commit"
-        for extra in pick.extras:
-            text = f"{built}, so the requirements of its extra {extra!r} are not locked."
-            ignored.append(Notice("extra-not-locked", pick.name, text))
+    unasked = [pick for pick in distributions if _is_unasked(pick, answer)]
     return replace(
         resolution,
         picks=(*platform, *distributions),
         edges=ordered,
         order=generations((pick.name for pick in distributions), ordered),
         left_open=left,
-        notes=(*notes, *_exclusions(resolution.request)),
+        incomplete=tuple(pick.name for pick in unasked),
+        notes=(*resolution.notes, *_incomplete(unasked), *_exclusions(resolution.request)),
         warnings=(
             *resolution.warnings,
-            *ignored,
             *_warnings(answer),
             *_contents(added),
             *_untried(distributions),
@@ -161,18 +153,25 @@ def _python_with_wheels(pick: Distribution, answer: Answer) -> Distribution:
     return replace(pick, facts=(replace(pick.facts[0], text=text), *pick.facts[1:]))
 
 
-def _known_after_build(names: Sequence[str]) -> Notice:
-    source = "is built from a git commit" if len(names) == 1 else "are built from git commits"
-    known = (
-        "Requirements that the catalog does not list are known only after the build; `matrix env` names them."
-    )
-    listed = join_words(names, joiner="and")
-    return Notice(
-        "known-after-build",
-        "",
-        f"{listed} {source}. {known}",
-        f"more requirements of {listed} are known after the build",
-    )
+def _is_unasked(pick: Distribution, answer: Answer) -> bool:
+    """Return whether only a build backend that was not asked knows what a distribution requires."""
+    if pick.origin != "build" or pick.alias_of:
+        return False
+    metadata = answer.metadata(pick.name)
+    return metadata is None or metadata.dynamic
+
+
+def _incomplete(unasked: Sequence[Distribution]) -> Iterator[Notice]:
+    """Yield a note about the sources whose requirements may be others than those that their files state."""
+    if unasked:
+        listed = join_words([pick.name for pick in unasked], joiner="and")
+        short = f"incomplete: only the build backend of {listed} knows what it requires"
+        text = (
+            f"The lock is incomplete: only the build backend of {listed} knows what it requires, and "
+            "resolving runs no code. `matrix farm fetch`, `build-wheels` and `build-container` ask it in the "
+            "sandbox, and complete the lock before anything is compiled."
+        )
+        yield Notice(INCOMPLETE, "", text, short)
 
 
 def _exclusions(request: Request) -> Iterator[Notice]:
@@ -309,7 +308,7 @@ def _warnings(answer: Answer) -> Iterator[Notice]:
             needed = f"{pick.name} {pick.version} requires Python {pick.files[0].requires_python}"
             text = f"{needed}, so some patch releases of the Python in the lock cannot install it."
             yield Notice("needs-newer-patch", pick.name, text)
-        if pick.support == "inferred":
+        if pick.support == "inferred" and pick.name == "rocm":  # a build of ours is asked before it
             text = (
                 f"{pick.name} {pick.version} is built from source for {answer.environment}, which may change "
                 "its requirements. Those that its files state were used."

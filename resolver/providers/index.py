@@ -60,6 +60,7 @@ class IndexProvider:
         self.indexes = indexes
         self._metadata: dict[tuple[str, str], Metadata] = {}
         """By the URL of a file and `listed`, so that the confirmation reads nothing again."""
+        self._stated = {one.source: one.metadata for one in request.stated}
         self._catalog = catalog
         self._installed = installed_versions(catalog, request)
         stated = (*request.requirements, *request.constraints, *request.overrides)
@@ -90,8 +91,16 @@ class IndexProvider:
         """Return the metadata of a release; None if it cannot be read without running code.
 
         The first file is the best. Metadata that a build may change is enough. If the release is a candidate
-        that a recipe builds, the requirements are those of that build, as far as the source lists them.
+        that a recipe builds, the requirements are those of that build, as far as the source lists them. What
+        the build backend of a source has stated takes the place of all.
         """
+        release = candidate.release if candidate is not None else None
+        commit = release.git.commit if release and release.git else ""
+        for digest in (commit, *(file.sha256 for file in files)) if self._stated else ():
+            if digest in self._stated:
+                return self._stated[digest]
+        if not files:
+            return None
         recipe = candidate.recipe if candidate is not None and candidate.origin == "build" else None
         listed = recipe.requirements if recipe else ""
         keys = [(file.url, listed) for file in files]

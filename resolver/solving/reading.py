@@ -446,7 +446,8 @@ class Requirements(Part):
                 if row.on not in known and row.applies_to(candidate.release):
                     self._projects.add_row(row, name, {number: mask}, candidate.version)
         files = self._files(candidate, number, mask)
-        if not files or self._is_excluded(candidate, number, mask, files):
+        is_from_git = candidate.release is not None and candidate.release.git is not None
+        if not (files or is_from_git) or self._is_excluded(candidate, number, mask, files):
             return
         metadata = self._metadata_of_closed(candidate, files, number, mask)
         if metadata is None:
@@ -482,6 +483,8 @@ class Requirements(Part):
                 raise
             self.decided[number, mask].unread = error.message
             return None
+        if metadata is None and not files:
+            return None  # a commit, whose build backend was not asked
         if metadata is None or (metadata.dynamic and not is_built):
             self.decided[number, mask].unread = "no index has the metadata"
             return None

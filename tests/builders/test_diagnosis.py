@@ -35,6 +35,7 @@ from builders.diagnosis import (
 from builders.findings import Finding
 from builders.storage.logs import line_expression, line_filter
 from resolver.errors import CommandError, UsageError
+from resolver.facts.schema import Recipe
 from resolver.versions import parse_specifier
 
 DATA = Path(__file__).parent / "data"
@@ -521,6 +522,39 @@ def test_failure_with_known_cause_names_it(tmp_path: Path) -> None:
         {"line": 1, "text": "ModuleNotFoundError: No module named 'torch'"}
     ]
     assert "What happened" not in error.message
+
+
+@pytest.mark.parametrize(
+    ("line", "changed"),
+    [
+        ("ModuleNotFoundError: No module named 'yaml'", 'undeclared = ["wheel", "cmake", "pyyaml"]'),
+        ("ModuleNotFoundError: No module named 'scikit_build_core'", '"cmake", "scikit-build-core"]'),
+        ("Compatibility with CMake < 3.5 has been removed from CMake.", 'undeclared = ["wheel", "cmake<4"]'),
+        ("CMake 3.26 or higher is required.  You are running version 3.22.1", '["wheel", "cmake>=3.26"]'),
+        (
+            "LookupError: setuptools-scm was unable to detect version for /x.",
+            'environment = { FORCE_CUDA = "1", SETUPTOOLS_SCM_PRETEND_VERSION = "1.2" }',
+        ),
+        ("nvcc: command not found", ""),
+    ],
+)
+def test_failure_names_the_line_of_the_draft(line: str, changed: str, tmp_path: Path) -> None:
+    recipe = Recipe(
+        package="mmcv",
+        releases="==1.2",
+        backend="rocm",
+        undeclared=("wheel", "cmake"),
+        environment={"FORCE_CUDA": "1"},
+        status="inferred",
+        source="its sdist",
+    )
+    log = tmp_path / "x.log"
+    log.write_text(line + "\n")
+    context = DiagnosisContext(kind="build", package="mmcv", drafted=recipe, draft_source="mmcv==1.2")
+    message, (finding, *_) = explain_failure("It failed.", log, context)
+    assert changed in "".join(finding.evidence["draft"])
+    assert ("In mmcv.toml, which `matrix catalog draft mmcv==1.2` writes" in message) == bool(changed)
+    assert not read_log(log, DiagnosisContext(kind="build")).findings[0].evidence["draft"]
 
 
 def test_failure_uses_exit_code_and_findings(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from resolver.lock import read_lock
 from tests.rig.rig import Rig
 from tests.support.built import matrix
 from tests.support.commands import new_environment
@@ -23,8 +24,12 @@ def test_distributions_without_wheels_are_built_and_installed(tmp_path: Path) ->
     resolved = matrix(tmp_path, "resolve", *names, "torch==2.13.0", "--backend", "cpu")
     assert resolved.returncode == 0, resolved.stderr
     assert "4 to build, time unknown, untried: ihm, torchlpc" in resolved.stdout
+    assert {"docopt", "antlr4-python3-runtime", "ihm"} <= {*read_lock(tmp_path / "matrix.lock").incomplete}
     built = matrix(tmp_path, "build-wheels")
     assert built.returncode == 0, built.stdout + built.stderr
+    lock = read_lock(tmp_path / "matrix.lock")
+    assert lock.incomplete == ()
+    assert {one.name: one.requires for one in lock.request.stated}["ihm"] == ("msgpack",)
     assert matrix(tmp_path, "env", "--for", "pip", "-o", "requirements.txt").returncode == 0
     requirements = (tmp_path / "requirements.txt").read_text().splitlines()
     assert "--only-binary :all:" in requirements

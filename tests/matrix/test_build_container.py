@@ -24,7 +24,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders.building.inputs import unlocked_requirements
 from builders.building.records import TaskState
 from builders.findings import Finding
 from builders.index import Index
@@ -36,10 +35,7 @@ from matrix.cli import main
 from matrix.commands import build_wheels, env
 from matrix.consumers import consumer_names, container_consumers, load_consumer
 from matrix.farm import fetch
-from matrix.input.facts_file import Draft
 from matrix.judging.verdict import Judgement, Verdict
-from resolver.facts.catalog import load
-from resolver.facts.schema import Package, Requires
 from resolver.lock import read_lock
 from resolver.model import BaseImage, Resolution
 from tests.support.commands import system_programs
@@ -533,7 +529,7 @@ def to_build(monkeypatch: Patch) -> list[Any]:
     """Let the lock build one wheel; return the executors and contexts that a build gets."""
     wheel = TaskState(key="k", name="apex", version="1.0", state="to build", why="new")
     builds: list[Any] = []
-    task = SimpleNamespace(wheel=None)
+    task = SimpleNamespace(wheel=None, pick=built_pick("apex"))
 
     def planned(*_: object) -> tuple[list[Any], list[TaskState]]:
         return [task], [wheel]
@@ -640,7 +636,7 @@ def test_container_has_the_wheel_of_its_lock_among_several_builds(
     store(replace(lock, picks=(*lock.picks, pick), order=(*lock.order, ("apex",))))
     for key, name in (("newer", f"apex-{version}-2-"), ("older", f"apex-{version}-py3")):
         state = TaskState(key=key, name="apex", version=version, state="up to date")
-        task = SimpleNamespace(wheel=Path("apex.whl"))
+        task = SimpleNamespace(wheel=Path("apex.whl"), pick=pick)
         monkeypatch.setattr(
             build_wheels, "planned_wheels", lambda *_, task=task, state=state: ([task], [state])
         )
@@ -895,28 +891,3 @@ def test_incomplete_lock_says_what_pip_resolves(work: Path, capsys: Capture) -> 
     assert "The lock leaves to pip: einops>=0.8." in capsys.readouterr().err
     assert "--no-index" not in Path("train.sif.files", "env.yml").read_text()
     del work
-
-
-def test_requirements_of_wheels_become_facts(tmp_path: Path) -> None:
-    wheel = tiny_wheel(
-        tmp_path,
-        "apex",
-        "1.0+cpu",
-        requires=["torch==2.13.0+cpu", "einops>=0.8", "tqdm", "docopt; sys_platform == 'win32'", "sympy>=2"],
-    )
-    Index(tmp_path / "index").publish(wheel, {})
-    lock = lock_of(
-        built_pick("apex", wheel_version="1.0+cpu"),
-        locked_pick("torch", "2.13.0+cpu"),
-        locked_pick("sympy", "1.14.0"),
-    )
-    rows = unlocked_requirements(lock, {"apex": [wheel]}, load())
-    required = {(row.on, row.versions) for row in rows if isinstance(row, Requires)}
-    assert required == {("einops", (">=0.8",)), ("tqdm", (">=0",)), ("sympy", (">=2",))}
-    assert {row.name for row in rows if isinstance(row, Package)} == {"einops", "tqdm", "sympy"}
-    draft = Draft(tmp_path / "requirements.toml", [])
-    draft.replace(rows, draft.load())
-    assert draft.write()
-    catalog = load([tmp_path / "requirements.toml"])
-    (row,) = (row for row in catalog.requires if row.on == "einops")
-    assert (row.package, row.releases, row.backend, row.kind) == ("apex", "==1.0", "cpu", "run")

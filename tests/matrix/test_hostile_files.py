@@ -104,7 +104,7 @@ def test_invisible_character_in_any_text_of_a_lock_is_refused(
 PATHS_AND_REMARKS = {
     "text", "source", "note", "file", "notes", "warnings", "left_open", "variant", "path", "name", "package",
     "catalogs", "site_file", "base_image", "version", "yanked", "requires_python", "uploaded", "requirement",
-    "alias_of", "submodules", "requirements", "constraints", "overrides", "installed", "evidence",
+    "alias_of", "submodules", "requires", "requirements", "constraints", "overrides", "installed", "evidence",
 }  # fmt: skip
 """The keys of a lock that may have texts of any visible characters; the rest are names, versions and URLs."""
 

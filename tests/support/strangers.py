@@ -112,6 +112,7 @@ def everything(*, keeps_torch: bool) -> Resolution:
         catalogs=("facts",),
         facts_files=(FactsFile("facts/own.toml", ZEROS),),
         excluded=(ExcludedFile("gone", "1.0", ZEROS, "requires CUDA"),),
+        stated=(indexes.StatedMetadata("apex", "1.0", ZEROS, ("six; extra == 'all'",), ("all",)),),
         ops=("deepspeed:fused_adam",),
         preinstalled=Preinstalled("image", {"pip": "25.0", "torch": "2.9.1+rocm6.4"}, ("numpy",)),
     )
@@ -124,6 +125,7 @@ def everything(*, keeps_torch: bool) -> Resolution:
         order=(("torch",), ("apex", "deepspeed", "drafted")),
         edges=(Edge("apex", "torch", "run", declared=False, requirement="torch>=2"),),
         left_open=("the requirements of torch",),
+        incomplete=("deepspeed",),
         indexes=("https://own.example/simple",),
         notes=(Notice("", "", "a note"),),
         warnings=(Notice("", "", "a warning"),),

@@ -215,14 +215,8 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         if self.is_complete:
             return ""
         lock, reasons = self.lock, (reason.rstrip(".") for reason in self.left_open)
-        from_git = any(not pick.files for pick in self.built)
-        published = any(pick.origin == "published" for pick in self.installed)
-        if from_git and (lock.is_complete or not (lock.left_open or published)):
-            hint = (
-                "The requirements of a wheel are known after its build: `matrix build-container` locks them. "
-                "Or `matrix catalog learn WHEEL --apply` writes them into a file of facts: name it with "
-                "--catalog, and resolve again."
-            )
+        if lock.incomplete:
+            hint = "`matrix build-wheels` locks what sources require before it compiles them."
         elif not lock.is_complete:
             hint = "To lock everything, run `matrix resolve` with network access."
         else:
