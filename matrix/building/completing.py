@@ -54,7 +54,7 @@ def complete_lock(
             return None
         write_lock(answer, context.lock_path)
         context.console.info(_added(lock, answer, [one.name for one in found]))
-        context = context.with_lock(with_pinned_image(answer))
+        context = context.with_lock(with_pinned_image(answer, context.lock_path))
         tasks = tasks_of(context, index, names)
     return context
 

@@ -107,8 +107,9 @@ def execute(context: Context) -> int:
         context = _with_copied_image(context)
     result = fetch_lock(context)
     args = context.args
-    if context.lock.incomplete and not (result.missing or args.only_sources or args.wheelhouse):
-        completed = _completed(context)
+    asked = {*context.lock.incomplete} & {*(check_names(args.names) or context.lock.incomplete)}
+    if asked and not (result.missing or args.only_sources or args.wheelhouse):
+        completed = _completed(context, sorted(asked))
         if completed is None:
             return 1
         if completed is not context:
@@ -132,12 +133,12 @@ def _with_copied_image(context: Context) -> Context:
     return context.with_lock(lock)
 
 
-def _completed(context: Context) -> Context | None:
+def _completed(context: Context, names: Sequence[str]) -> Context | None:
     """Return the context with the completed lock, if this machine can ask build backends."""
     from matrix.building.completing import complete_lock
     from matrix.building.planning import tasks_of
 
-    index, names = Index(context.args.index), check_names(context.args.names)
+    index = Index(context.args.index)
     try:
         return complete_lock(context, index, tasks_of(context, index, names), names)
     except EnvironmentLacksError as error:
