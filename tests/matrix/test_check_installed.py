@@ -118,6 +118,7 @@ def test_windows_of_the_driver_are_in_the_findings(tmp_path: Path, capsys: Captu
     )
 
 
+@pytest.mark.slow
 def test_images_of_lumi_have_their_recorded_outcomes() -> None:
     """Each set that was run at the site runs on the driver of its day, at your own risk if recorded."""
     catalog = load()

@@ -506,29 +506,33 @@ def test_build_names_the_published_wheel_that_would_replace_it(catalog: Catalog,
 # Reasons.
 
 
-def test_refusal_names_the_evidence(catalog: Catalog) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [OTHER_GPU, *(pytest.param(one, marks=pytest.mark.slow) for one in (CUDA, OF_ROCM[99]))],
+    ids=["gpu", "cuda", "rocm"],
+)
+def test_refusal_names_the_evidence(content: Content, catalog: Catalog) -> None:
     target = {"site": "local", "backend": "rocm", "gfx": ["gfx90a"], "driver": "6.3"}
-    for content in (CUDA, OTHER_GPU, OF_ROCM[99]):
-        request = ask(catalog, "torch a", **target)  # type: ignore[arg-type]
-        conflict = resolve(catalog, request, FakeIndexes({"a": releases(content)}))
-        assert isinstance(conflict, Conflict)
-        (item,) = [item for item in conflict.core if content.evidence in item.text]
-        assert item.source.endswith(".whl")
-        assert not any(
-            one.request.target.backend == "cpu" for one in conflict.suggestions
-        )  # nothing is read there
-        alone = resolve(catalog, ask(catalog, "a", **target), FakeIndexes({"a": releases(content)}))  # type: ignore[arg-type]
-        assert isinstance(alone, Conflict)
-        assert not any(one.request.target.backend == "cpu" for one in alone.suggestions)
-        rejected, _ = rejected_versions(
-            catalog,
-            ask(catalog, "torch a", **target),  # type: ignore[arg-type]
-            FakeIndexes({"a": releases(PLAIN, content)}),
-            found(catalog, {"a": releases(PLAIN)}, "torch a") or pytest.fail("no answer"),
-            "a",
-        )
-        assert [one.version for one in rejected] == ["2"]
-        assert any(content.evidence in item.text for item in rejected[0].core)
+    request = ask(catalog, "torch a", **target)  # type: ignore[arg-type]
+    conflict = resolve(catalog, request, FakeIndexes({"a": releases(content)}))
+    assert isinstance(conflict, Conflict)
+    (item,) = [item for item in conflict.core if content.evidence in item.text]
+    assert item.source.endswith(".whl")
+    assert not any(
+        one.request.target.backend == "cpu" for one in conflict.suggestions
+    )  # nothing is read there
+    alone = resolve(catalog, ask(catalog, "a", **target), FakeIndexes({"a": releases(content)}))  # type: ignore[arg-type]
+    assert isinstance(alone, Conflict)
+    assert not any(one.request.target.backend == "cpu" for one in alone.suggestions)
+    rejected, _ = rejected_versions(
+        catalog,
+        ask(catalog, "torch a", **target),  # type: ignore[arg-type]
+        FakeIndexes({"a": releases(PLAIN, content)}),
+        found(catalog, {"a": releases(PLAIN)}, "torch a") or pytest.fail("no answer"),
+        "a",
+    )
+    assert [one.version for one in rejected] == ["2"]
+    assert any(content.evidence in item.text for item in rejected[0].core)
 
 
 def test_answer_says_why_a_newer_release_was_not_chosen(catalog: Catalog) -> None:

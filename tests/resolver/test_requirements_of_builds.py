@@ -45,7 +45,7 @@ def versions(catalog: Catalog) -> list[str]:
     return [row.version for row in catalog.releases_of("vllm") if row.sdist] + [*BETWEEN]
 
 
-@pytest.mark.parametrize("site", ["lumi-g", "frontier"])
+@pytest.mark.parametrize("site", ["lumi-g", pytest.param("frontier", marks=pytest.mark.slow)])
 def test_every_vllm_has_an_answer_or_a_reason_of_the_platform(site: str, catalog: Catalog) -> None:
     """Nothing that only the builds for CUDA require refuses a release on a day on which it is known."""
     known, resolved = indexes(catalog), set[str]()
