@@ -157,6 +157,8 @@ def test_images_of_lumi_at_each_window(image: str, states: list[str]) -> None:
 
 CATALOG = load()
 OUTCOMES = {
+    "5.6": ["driver-risk", "", "driver-risk"],
+    "6.2": ["driver-refuses", "", ""],
     "6.4": ["driver-refuses", "driver-refuses", ""],
     "7.0": ["driver-refuses", "driver-refuses", ""],
     "7.2": ["driver-refuses", "driver-refuses", "driver-risk"],
