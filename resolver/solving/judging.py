@@ -67,7 +67,8 @@ class ContentJudge:
     def judge(self) -> None:
         """Read the files of the chosen releases, and add what follows from their content to the search."""
         environment = self._world.environment()  # what is learned may take back the choice of Python
-        new = [one for one in self._chosen(environment) if one.file.url not in self._examined]
+        chosen = list(self._chosen(environment))
+        new = [one for one in chosen if one.file.url not in self._examined]
         if not self._for_gpu:  # there, what the other wheels have for GPUs does not matter
             new = [one for one in new if not one.is_wheel or self._may_lack_libraries(one)]
         self._read_ahead(new[1:])
@@ -76,8 +77,9 @@ class ContentJudge:
                 following = list(self._following(one, environment))
                 self._read_ahead(following)
                 new += following
-        for one in new:
-            self._exclude_without_libraries(one, environment)
+        for one in chosen:  # also those that were examined beside what had their libraries
+            if known := self._examined.get(one.file.url):
+                self._exclude_without_libraries(known, environment)
 
     def _may_lack_libraries(self, one: Examined) -> bool:
         """Return whether a compiled wheel, of which the catalog has no facts, may use libraries of others."""

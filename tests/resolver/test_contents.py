@@ -408,6 +408,21 @@ def test_library_of_an_extra_is_needed(
         assert extra in suggested
 
 
+def test_library_is_needed_also_if_its_distribution_was_chosen_before(catalog: Catalog) -> None:
+    """The first answer has a-b, because of release 2 of c, which then turns out to need CUDA."""
+    content = replace(PLAIN, needs=(("libb.so", "a.so"),))
+    indexes = FakeIndexes(
+        {
+            "a": {"1": compiled(content, "a-b ; extra == 'b'", extras=("b",))},
+            "a-b": {"1": compiled(replace(PLAIN, libraries=("libb.so",)))},
+            "c": {"1": FakeRelease(), "2": FakeRelease(requires=["a-b", "d"])},
+            "d": {"1": compiled(CUDA)},
+        }
+    )
+    assert found(catalog, indexes, "a c") is None
+    assert state(found(catalog, indexes, "a[b] c")) == "1 fits"
+
+
 # Sdists.
 
 
