@@ -12,7 +12,7 @@ NEEDS = PROJECT / "docs" / "development" / "needs.md"
 _PROOF = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 _CELLS = re.compile(r" (?<!\\)\| ")
 _STAND_IN = re.compile(r"\b(stand[- ]?ins?|stands? in|fakes?)\b", re.IGNORECASE)
-_SENTENCE = re.compile(r"(?<=[.:])\s+(?=[A-Z`])")
+_SENTENCE = re.compile(r"(?<=\.)\s+(?=[A-Z`])")
 _PLACES = {"integration": "CI (integration)", "long": "`nox -s long`", "": "CI"}
 
 

@@ -284,8 +284,9 @@ def test_changed_lock_makes_container_again(rig: Rig, cotainr: Path) -> None:
 def test_container_of_jax_is_made_only_if_its_plugin_loads(rig: Rig, cotainr: Path) -> None:
     """Real wheels of JAX and its plugin for ROCm next to the real HIP runtime of the base image.
 
-    The image lacks libraries that the plugin needs, so its import alone would leave JAX on the CPU. In a copy
-    of the image these libraries are STAND-INS, made from what the wheels need. No GPU is used.
+    The image lacks libraries that the plugin needs, so its import alone would leave JAX on the CPU. In a
+    copy of the image these libraries are STAND-INS, made from what the wheels need: only AMD's packages have
+    all of them, such as `librocprofiler-sdk`. No GPU is used.
     """
     user = User(rig, rig.work(), cotainr)
     request = ["jax", "rocm==7.2.*", "--site", "frontier", "--index-strategy", "unsafe-best-match"]
