@@ -142,9 +142,11 @@ _ALONE = {
     "XDG_CACHE_HOME": _cache.name,
     "XDG_CONFIG_HOME": _cache.name,
     "XDG_CONFIG_DIRS": _cache.name,
+    "SLURM_CONF": os.devnull,
+    "SLURM_CLUSTER_NAME": None,
 }
 """Variables of tests that are not integration tests. These tests use only the shipped catalog, without an
-index, and without the user's cache and settings."""
+index, and without the cache, settings and cluster of the user."""
 _own_environment = {name: os.environ.get(name) for name in _ALONE}
 
 

@@ -81,10 +81,9 @@ def own_program() -> list[str]:
 
 def cluster_name() -> str:
     """Return the name of Slurm's cluster in a job's environment or Slurm's configuration; empty without."""
-    files = map(Path, (os.environ.get("SLURM_CONF", ""), "/etc/slurm/slurm.conf"))
+    file = Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
     named = os.environ.get("SLURM_CLUSTER_NAME", "").lower()
-    texts = (cluster_in(_text(file)) for file in files if os.access(file, os.R_OK) and file.is_file())
-    return named or next(filter(None, texts), "")
+    return named or (cluster_in(_text(file)) if file.is_file() and os.access(file, os.R_OK) else "")
 
 
 def cluster_in(configuration: str) -> str:
