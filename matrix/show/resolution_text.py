@@ -260,8 +260,9 @@ def reason_of(pick: Distribution, resolution: Resolution) -> str:
     for part in _TELLING:
         for text in own:
             if part in text:
-                clause = text[text.index(part) + 1 :].removeprefix("is ")
-                return _DETAILS.split(clause)[0]
+                clause = _DETAILS.split(text[text.index(part) + 1 :].removeprefix("is "))[0]
+                torch = resolution.version_of("torch") if part == " requires torch " else ""
+                return f"for torch {torch} ({clause})" if torch else clause
     return next(iter([*users, *(fact.text for fact in pick.facts)]), "")
 
 

@@ -165,7 +165,7 @@ def test_explain_shows_fact_source_and_file(capsys: Capture) -> None:
     assert "apex 1.9.0 requires torch 2.9.* [documented]" in output
     assert "git:ROCm/apex@f18052b57ca7:README.md" in output
     assert "in resolver/facts/packages/apex.toml" in output
-    assert output.startswith("apex 1.9.0: requires torch 2.9.*\n")
+    assert output.startswith("apex 1.9.0: for torch 2.9.1+rocm6.4 (requires torch 2.9.*)\n")
     sources = [line for line in output.splitlines() if "source: git:ROCm/apex@f18052b57ca7:README.md" in line]
     assert len(sources) == 1
     assert re.search(r"\nNot chosen\n  - 1\.\S+ would also fit; 1\.9\.0 is newer\n", output)
