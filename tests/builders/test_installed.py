@@ -666,7 +666,7 @@ def test_many_links_to_hip_take_little_time(chain: str, tmp_path: Path) -> None:
     start = time.process_time()
     copies = [copy.folder for copy in found.rocm if copy.folder == "/opt/hip"]
     assert copies == (["/opt/hip"] if chain != "loop" else copies)
-    assert time.process_time() - start < 0.5
+    assert time.process_time() - start < 0.3
 
 
 @pytest.mark.parametrize("line", ["/" * 1_000_000, "A=" + " " * 1_000_000 + '"x', "\n" * 1_000_000])
