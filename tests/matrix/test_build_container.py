@@ -49,6 +49,7 @@ Patch = pytest.MonkeyPatch
 COTAINR = """#!/bin/sh
 # Stand-in for cotainr: writes the container, and counts its calls.
 echo call >> "$STANDINS/calls"
+case " $* " in *" -v "*) echo "Building" ;; *) printf '\\r- Building\\r| Building' ;; esac
 if [ -n "$PIP_FAILS" ]; then
     echo "Collecting torch"
     echo "ERROR: No matching distribution found for torch==2.13.0"
@@ -166,6 +167,9 @@ def test_container_is_made_from_files_of_lock(
     assert Path("train.sif").read_text() == "made 1\n"
     lines = Path("train.sif.files", "env.yml").read_text()
     assert "--no-index" in lines
+    log = Path("train.sif.files", "build.log").read_bytes()
+    assert b"Building" in log
+    assert b"\r" not in log  # cotainr's spinner, with which `tail` shows nothing else
     names = {path.name for path in Path("train.sif.files", "wheels").iterdir()}
     assert names == {"torch-2.13.0+cpu-py3-none-any.whl", "sympy-1.14.0-py3-none-any.whl"}
     assert verification.checked == ["train.sif"]
