@@ -91,6 +91,7 @@ class Context:
         """Return the request that the settings describe; warn once if it is not for this machine's site."""
         from builders.machine.host import cluster_name
         from matrix.input.request import make_request
+        from resolver.model import Notice
 
         request = make_request(self.settings, self.catalog_with_image, self.today, self.inputs)
         cluster, site = cluster_name(), request.target.site
@@ -99,8 +100,9 @@ class Context:
             f"This machine belongs to the cluster {cluster}, but the answer is for {site}. Use --site "
             f"{join_words(here, joiner='or')}, or write `site` into ~/.config/matrix/matrix.toml."
         )
-        if here and site not in {*here, "local"} and text not in self.console.warnings:
-            self.console.warning(text)
+        warning = Notice("other-site", "", text, f"this is {cluster}, the answer is for {site}: use --site")
+        if here and site not in {*here, "local"} and warning.marked not in self.console.warnings:
+            self.console.warning(warning)
         return request
 
     def resolve(
