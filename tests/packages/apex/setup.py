@@ -2,7 +2,7 @@
 
 The build resembles that of Apex: torch is imported but not declared, APEX_BUILD_* variables choose the ops,
 the package contains the object and a table of compiled ops, and a header comes from a submodule.
-Like Apex, it has requirements that are known only after its build.
+Like Apex, it has requirements that only its build backend knows.
 """
 # mypy: ignore-errors
 
