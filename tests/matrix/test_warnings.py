@@ -93,7 +93,11 @@ def test_warnings_are_the_same_in_text_and_json(
     assert [warning.partition("\n")[0] for warning in json.loads(out)["warnings"]] == in_text
 
 
-@pytest.mark.parametrize("schema", sorted(SCHEMAS.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "schema",
+    [path for path in sorted(SCHEMAS.glob("*.json")) if ".toml" not in path.name],
+    ids=lambda path: path.stem,
+)
 def test_every_document_has_warnings(schema: Path) -> None:
     document: dict[str, Any] = json.loads(schema.read_text())
     options = document.get("anyOf", [document])
