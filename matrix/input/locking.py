@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from resolver.indexes import PackageIndexes
     from resolver.model import Distribution, Request, Resolution
 
+_NO_REASON = ("published at ", "you asked for it")
+"""What the list of changes need not say."""
 _TARGET_OPTIONS = ("site", "date", "backend", "gfx", "driver", "rocm", "python", "base_image")
 
 
@@ -236,7 +238,7 @@ def changes(lock: Resolution, again: Resolution, indexes: PackageIndexes | None)
         if new and not because:
             reason = reason_of(new, again)
             is_new = old is None or reason != reason_of(old, lock)
-            because = reason if is_new and not reason.startswith("published at ") else ""
+            because = reason if is_new and not reason.startswith(_NO_REASON) else ""
         found.append(LockChange(name, old.key if old else "", new.key if new else "", because))
     return found
 
