@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import zipfile
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -31,7 +32,7 @@ from builders.storage.files import (
 from matrix.consumers import UNPACKED
 from matrix.consumers.shared.container_variables import DISTURBING, VISIBLE, is_visible
 from matrix.consumers.shared.shell import HIDDEN
-from matrix.show.render import format_size, shortened
+from matrix.show.render import counted, format_size, shortened
 from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 
 if TYPE_CHECKING:
@@ -219,6 +220,16 @@ class Layer(msgspec.Struct):
     """The files of the image that are not seen with it."""
     run: str
     """The command that starts Python with it."""
+
+
+def unpacked(wheelhouse: Path) -> str:
+    """Return how many files the wheels of a directory hold, and their size; empty if there is none."""
+    entries: list[zipfile.ZipInfo] = []
+    for path in wheelhouse.glob("*.whl"):
+        with zipfile.ZipFile(path) as wheel:
+            entries += wheel.infolist()
+    size = format_size(sum(entry.file_size for entry in entries))
+    return f"{counted(len(entries), 'file')} from wheels, {size} unpacked; " if entries else ""
 
 
 def read_layer(path: Path, run_line: str) -> Layer:

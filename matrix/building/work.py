@@ -34,6 +34,7 @@ from matrix.building.container import (
     plan_text,
     read_layer,
     space_of,
+    unpacked,
 )
 from matrix.building.locked import check_sources
 from matrix.building.planning import add_build_options, attach, check_batch_options, node_of
@@ -414,7 +415,8 @@ class _Work:
         for finding in findings:
             self.console.warning(str(finding))
         self._done("env", ", ".join(path.name for path in paths))
-        self._start("container", f"{container.program}; its output: {_shown(container.log)}")
+        content = unpacked(container.wheelhouse)
+        self._start("container", f"{content}{container.program}; its output: {_shown(container.log)}")
         with self.console.task(f"make {container.path.name}"):
             container.make(self._srun(), self._inputs())
         self._done("container", f"made with {container.program}")

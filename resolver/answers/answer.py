@@ -112,9 +112,11 @@ class Answer(Part):
         if not self.was_read(name):
             return None
         is_open = name in self.projects.states and "" in self.projects.states[name].nodes
+        candidate = None if is_open else self.world.candidate(name)
         files = self.files_read(name) if is_open else self.files_of(name)
         try:
-            candidate = None if is_open else self.world.candidate(name)
+            if candidate is not None and not files:  # the search has read the file for another Python
+                files, _, _ = self.index.offered(candidate, self.world.candidate("torch"))
             return self.index.requirements(files, candidate)
         except (EnvironmentLacksError, SourceError):
             return None

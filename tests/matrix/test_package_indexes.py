@@ -347,6 +347,22 @@ def test_wheel_of_torch_counts_wherever_the_user_has_it(place: str, monkeypatch:
     assert resolved("torch==2.9.1", *options[place]) == {"torch": "2.9.1+cpu", "filelock": "3.0"}
 
 
+@pytest.mark.usefixtures("torch")
+def test_wheel_of_torch_for_another_python_states_what_torch_requires(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its own index does not answer, and a directory has the wheel for one Python only."""
+    (wheel,) = Path("pytorch/whl/cpu/torch").glob("*.whl")
+    Path("mine").mkdir()
+    release = "-".join(wheel.name.split("-")[:2])
+    shutil.copy(wheel, f"mine/{release}-cp311-cp311-manylinux_2_28_x86_64.whl")
+    shutil.rmtree("pytorch/whl")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(Path("mine").absolute()))
+    needed = made("needed", {"filelock": [("3.0", [])]})
+    assert main(["resolve", "torch==2.9.1", "--index-url", needed, "--site", "archer2-cpu", "-q"]) == 0
+    assert {pick.name for pick in read_lock(Path("matrix.lock")).distributions} == {"torch", "filelock"}
+
+
 def test_oldest_release_of_an_index_keeps_its_reasons(capsys: Capture) -> None:
     own = made("own", {"web": [("1.0", []), ("2.0", []), ("3.0", [])]})
     Path("matrix.toml").write_text(f'index-url = "{own}"\n')
