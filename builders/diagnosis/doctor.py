@@ -12,7 +12,7 @@ from pathlib import Path
 from builders.containers.runtime import can_mount, without_network
 from builders.environments.python import is_reachable
 from builders.findings import Finding
-from builders.machine import host
+from builders.machine import cluster, host
 from builders.machine.process import output_of
 from builders.network.urls import without_password
 from builders.storage.files import cache_root
@@ -189,7 +189,7 @@ def check_disk(id_: str, path: Path) -> Finding:
     if free < _SPACE:
         message += f". torch for ROCm and one build take up to {_SPACE} GiB."
         return Finding(id_, "warning", message, fix, evidence)
-    if host.cluster_name() and path.is_relative_to(Path.home()):
+    if cluster.cluster_name() and path.is_relative_to(Path.home()):
         message += (
             ", which is in your home. On clusters it has a small quota, such as 20 GB and 100,000 files."
         )

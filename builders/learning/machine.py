@@ -13,7 +13,7 @@ from builders.containers.image import find_image, form_of, image_name
 from builders.containers.inspection import as_row, inspect_image
 from builders.diagnosis.doctor import count_gpus
 from builders.learning import LearnedFacts
-from builders.machine import host
+from builders.machine import cluster, host
 from builders.machine.process import output_of
 from builders.scheduling.slurm import hours_of
 from resolver.compiling.problem_builder import architecture_of, check_architectures
@@ -40,7 +40,7 @@ _IMAGE = (".sif", ".img", ".squashfs", ".tar")
 
 def site_name() -> str:
     """Return the name of Slurm's cluster, or else of this machine."""
-    stated = host.cluster_name() or host.cluster_in(output_of(["scontrol", "show", "config"]))
+    stated = cluster.cluster_name() or cluster.cluster_in(output_of(["scontrol", "show", "config"]))
     return stated or socket.gethostname().partition(".")[0].lower()
 
 

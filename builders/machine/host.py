@@ -79,19 +79,6 @@ def own_program() -> list[str]:
     return [sys.executable, *program]
 
 
-def cluster_name() -> str:
-    """Return the name of Slurm's cluster in a job's environment or Slurm's configuration; empty without."""
-    file = Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
-    named = os.environ.get("SLURM_CLUSTER_NAME", "").lower()
-    return named or (cluster_in(_text(file)) if file.is_file() and os.access(file, os.R_OK) else "")
-
-
-def cluster_in(configuration: str) -> str:
-    """Return the name of the cluster in Slurm's configuration, as in ``slurm.conf``; empty without."""
-    match = re.search(r"^\s*ClusterName\s*=\s*(\S+)", configuration, re.MULTILINE | re.IGNORECASE)
-    return match[1].lower() if match else ""
-
-
 def glibc_version() -> str:
     """Return the host's glibc version; empty if it has another C library."""
     name, version = platform.libc_ver()

@@ -89,7 +89,7 @@ class Context:
 
     def request(self) -> Request:
         """Return the request that the settings describe; warn once if it is not for this machine's site."""
-        from builders.machine.host import cluster_name
+        from builders.machine.cluster import cluster_name
         from matrix.input.request import make_request
         from resolver.model import Notice
 

@@ -153,7 +153,7 @@ class TestDisk:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str, severity: str
     ) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(0, 0, 500 * GIB))
-        monkeypatch.setattr("builders.machine.host.cluster_name", lambda: cluster)
+        monkeypatch.setattr("builders.machine.cluster.cluster_name", lambda: cluster)
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
         finding = check_disk("disk-cache", tmp_path / "home" / ".cache" / "matrix")
         assert finding.severity == severity

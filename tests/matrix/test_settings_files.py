@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.machine import host
+from builders.machine import cluster as slurm_cluster
 from builders.storage.files import cache_root
 from matrix.cli import main
 from matrix.input.settings import in_project, read_settings
@@ -151,7 +151,7 @@ def test_check_names_the_files_in_force(capsys: Capture, monkeypatch: pytest.Mon
 def test_site_of_another_cluster_is_one_warning(
     cluster: str, options: list[str], warns: bool, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr(host, "cluster_name", lambda: cluster)
+    monkeypatch.setattr(slurm_cluster, "cluster_name", lambda: cluster)
     assert main(["resolve", "numpy", *options, "--date", "2026-02-01", "--no-lock", "--offline"]) == 0
     error = capsys.readouterr().err
     assert error.count("belongs to the cluster frontier") == error.count("[other-site]") == warns
@@ -165,6 +165,6 @@ def test_name_of_the_cluster_is_that_of_the_job_or_the_configuration(
     configuration.write_text("# ClusterName=old\nSlurmUser=slurm\nclustername = LUMI\n")
     monkeypatch.setenv("SLURM_CONF", str(configuration))
     monkeypatch.delenv("SLURM_CLUSTER_NAME", raising=False)
-    assert host.cluster_name() == "lumi"
+    assert slurm_cluster.cluster_name() == "lumi"
     monkeypatch.setenv("SLURM_CLUSTER_NAME", "frontier")
-    assert host.cluster_name() == "frontier"
+    assert slurm_cluster.cluster_name() == "frontier"

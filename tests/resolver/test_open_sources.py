@@ -293,15 +293,12 @@ def test_missing_extra_is_a_warning(catalog: Catalog) -> None:
     assert not any("'fast'" in warning for warning in lock.warnings)
 
 
-def test_extra_of_a_git_commit_is_a_warning(catalog: Catalog) -> None:
-    def warnings_about(extra: str) -> list[str]:
+def test_extra_of_a_git_commit_is_known_when_its_backend_was_asked(catalog: Catalog) -> None:
+    for extra in ("fast", "73423b4"):  # the second one is a variant
         answer = resolve(catalog, ask(catalog, f"apex[{extra}]", day="2026-11-22"), FakeIndexes({}))
         assert isinstance(answer, Resolution), answer
-        return [warning for warning in answer.warnings if f"'{extra}'" in warning]
-
-    (warning,) = warnings_about("fast")
-    assert warning.startswith("apex is built from a git commit")
-    assert warnings_about("73423b4") == []  # a variant
+        assert not [warning for warning in answer.warnings if f"'{extra}'" in warning]
+        assert answer.incomplete == ("apex",)
 
 
 def test_misspelt_variant_is_an_error_and_not_an_extra(catalog: Catalog) -> None:

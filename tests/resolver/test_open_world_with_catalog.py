@@ -25,7 +25,7 @@ from resolver.answers.resolve import resolve
 from resolver.errors import UsageError
 from resolver.facts.catalog import load
 from resolver.indexes import File, Metadata
-from resolver.model import Conflict, Resolution, Suggestion
+from resolver.model import INCOMPLETE, Conflict, Resolution, Suggestion
 from resolver.reporter import Reporter
 from resolver.requirements import parse_requirement
 from tests.resolver.solve_helpers import ask
@@ -129,14 +129,15 @@ def test_requirement_of_a_distribution_may_change_rocm_alone(limit: str, rocm: s
     )
 
 
-def test_note_names_distributions_built_from_git() -> None:
+def test_note_names_sources_that_only_their_backends_know() -> None:
     catalog = load()
-    answer = resolve(catalog, ask(catalog, "apex lib"), FakeIndexes({"lib": {"1": ["torch"]}}))
-    assert isinstance(answer, Resolution)
-    assert [note.partition(" is built")[0] for note in answer.notes if " is built" in note] == ["apex"]
-    answer = resolve(catalog, ask(catalog, "lib"), FakeIndexes({"lib": {"1": ["torch"]}}))
-    assert isinstance(answer, Resolution)
-    assert [note for note in answer.notes if " is built" in note] == []
+    for requested, names in (("apex lib", ("apex",)), ("lib", ())):
+        answer = resolve(catalog, ask(catalog, requested), FakeIndexes({"lib": {"1": ["torch"]}}))
+        assert isinstance(answer, Resolution)
+        assert answer.incomplete == names
+        notes = [note for note in answer.notes if note.id == INCOMPLETE]
+        assert [name in note for note in notes for name in names] == [True] * len(names)
+        assert len(notes) == len(names)
 
 
 @pytest.mark.parametrize("projects", range(4))
