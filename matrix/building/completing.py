@@ -107,7 +107,11 @@ def _with_stated(context: Context, found: Sequence[StatedMetadata]) -> Resolutio
     left = tuple(name for name in lock.incomplete if name not in names)
     earlier = replace(lock, request=request, incomplete=left)
     has_extras = any(pick.extras for pick in lock.distributions if pick.name in names)
-    if not has_extras and not any(unmet(lock, {name: one.requires for name, one in names.items()})):
+    if (
+        not has_extras
+        and not lock.left_open
+        and not any(unmet(lock, {name: one.requires for name, one in names.items()}))
+    ):
         notes = tuple(note for note in lock.notes if left or note.id != INCOMPLETE)
         return replace(earlier, notes=notes)
     own = {url.rstrip("/") for url in context.inputs.package_sources().indexes}

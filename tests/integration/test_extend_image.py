@@ -302,10 +302,9 @@ PyMODINIT_FUNC PyInit_torchext(void) {
 """
 
 
-@pytest.mark.long
-def test_layer_is_compiled_against_the_torch_of_its_image(rig: Rig) -> None:
+def test_layer_is_compiled_against_the_torch_of_its_image(rig: Rig, laif: Path) -> None:
     """The image has a compiler. Both extensions are sdists; one includes and calls the image's torch."""
-    one = User(rig, rig.work(), make_laif_image(rig, rig.image))
+    one = User(rig, rig.work(), laif)
     sources = {"plainext": (SETUP, "c", PLAIN), "torchext": (SETUP_TORCH, "cpp", OF_TORCH)}
     (one.work / "sdists").mkdir()
     for name, (setup, suffix, source) in sources.items():

@@ -100,7 +100,7 @@ CASES = [
     Case(f"faiss-gpu {LUMI}", 2, ("faiss-gpu is for NVIDIA GPUs", "Write faiss-cpu instead")),
     Case(f"xgboost {LUMI}", 0, ("Not judged: xgboost", "nvidia-nccl")),
     Case(f"natten {LUMI}", 2, ("natten is for NVIDIA GPUs", "flex-fna")),
-    Case(f"dgl {LUMI}", 0, ("cannot be judged",)),
+    Case(f"dgl {LUMI}", 0, ("Not judged: dgl", "dgl 2.1.0 was chosen, on Python 3.12")),
     Case(f"jax {LUMI} --index-strategy unsafe-best-match", 0, ("0.4.35", "6.4.4", "base-image")),
     Case(f"jax[cpu] {LUMI}", 0, ()),
     Case(

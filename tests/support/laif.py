@@ -39,8 +39,8 @@ From: {base}
 """
 
 
-def make_laif_image(rig: Rig, base: Path | None = None) -> Path:
-    """Build the image as the ordinary user, by default without compilers, and return its path."""
+def make_laif_image(rig: Rig) -> Path:
+    """Build the image as the ordinary user, and return its path."""
     folder = rig.work()
     wheels = folder / "wheels"
     wheels.mkdir()
@@ -62,7 +62,7 @@ def make_laif_image(rig: Rig, base: Path | None = None) -> Path:
         subprocess.run([*line, *more], check=True)
     subprocess.run(["chmod", "-R", "a+rX", str(wheels)], check=True)
     definition = folder / "laif.def"
-    definition.write_text(_DEFINITION.format(base=base or rig.runtime, wheels=wheels, names=" ".join(names)))
+    definition.write_text(_DEFINITION.format(base=rig.image, wheels=wheels, names=" ".join(names)))
     image = folder / "laif.sif"
     fast = ["--mksquashfs-args", "-noI -noD -noF -noX"]
     done = rig.run_as_user(["apptainer", "build", *fast, str(image), str(definition)], folder)
