@@ -233,7 +233,7 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
     name, specifier, chosen = requirement.name, requirement.specifier, lock.version_of(requirement.name)
     try:
         request = lock.request
-        catalog = catalog_with_image_of(lock, path, Settings())
+        catalog = catalog_with_image_of(lock, path, Settings(), of_indexes=False)
         is_open = any(pick.files for pick in lock.picks)
         indexes = package_indexes(context.settings, context.inputs, console) if is_open else None
         rejected, more = rejected_versions(catalog, request, indexes, lock, name, specifier=specifier)
