@@ -315,10 +315,10 @@ class _Work:
 
     def _plan_wheels(self) -> None:
         args, lock = self.context.args, self.lock
+        built = {wheel.key: wheel for wheel in self.document.wheels if wheel.state == "built"}
         try:
-            self.tasks, self.document.wheels = build_wheels.planned_wheels(
-                self._of_lock, self.index, (), self._cores
-            )
+            self.tasks, planned = build_wheels.planned_wheels(self._of_lock, self.index, (), self._cores)
+            self.document.wheels = [built.get(wheel.key, wheel) for wheel in planned]
         except EnvironmentLacksError as error:
             if not args.dry_run:
                 raise
