@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any, get_args
@@ -77,6 +78,9 @@ def _schema(name: str, kind: object) -> str:
         component["required"] = list(dict.fromkeys(["schema", "status", *component["required"]]))
     for row in components.values() if name in FILES else ():  # a file of one package need not name it
         row["required"] = [key for key in row["required"] if key != "package"]
+    for row in components.values():  # msgspec before 0.23 leaves the indentation of docstrings in
+        if "description" in row:
+            row["description"] = inspect.cleandoc(row["description"])
     if task := components.get(TaskState.__name__):  # it has many defaults, but all keys are always written
         task["required"] = list(task["properties"])
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"matrix {name}"}
