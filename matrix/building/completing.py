@@ -119,7 +119,7 @@ def _with_stated(context: Context, found: Sequence[StatedMetadata]) -> Resolutio
     others = [url for url in dict.fromkeys(file.index for file in files) if url.rstrip("/") not in {"", *own}]
     more = [*settings.extra_index_url, *others]
     context = context.with_settings(upgrade=(), extra_index_url=more)
-    catalog = catalog_with_image_of(lock, path, settings, of_indexes=False)
+    catalog = catalog_with_image_of(lock, path, settings, drafts=False)
     return resolve_settings(
         context.settings, catalog, context.today, context.inputs,
         request=request, earlier=earlier, reporter=context.console,

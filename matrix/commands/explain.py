@@ -233,8 +233,8 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
     name, specifier, chosen = requirement.name, requirement.specifier, lock.version_of(requirement.name)
     try:
         request = lock.request
-        catalog = catalog_with_image_of(lock, path, Settings(), of_indexes=False)
         is_open = any(pick.files for pick in lock.picks)
+        catalog = catalog_with_image_of(lock, path, Settings(), drafts=not is_open)
         indexes = package_indexes(context.settings, context.inputs, console) if is_open else None
         rejected, more = rejected_versions(catalog, request, indexes, lock, name, specifier=specifier)
     except MatrixError as error:

@@ -55,17 +55,17 @@ def _facts_of(lock: Resolution, path: Path, settings: Settings) -> Catalog:
 
 
 def catalog_with_image_of(
-    lock: Resolution, path: Path, settings: Settings, *, of_indexes: bool = True
+    lock: Resolution, path: Path, settings: Settings, *, drafts: bool = True
 ) -> Catalog:
     """Return `catalog_of` with the content of the lock's base image, if a file; see `with_inspected_image`.
 
-    Without `of_indexes`, it lacks what the indexes know, which are read when the request is resolved again.
+    Without `drafts`, it lacks drafted recipes: whoever resolves again gets their sources from the indexes.
 
     The image is not started, because the lock and the image may be a stranger's.
     """
     from builders.containers.inspection import with_inspected_image
 
-    catalog, image = (catalog_of if of_indexes else _facts_of)(lock, path, settings), lock.image
+    catalog, image = with_releases_of(_facts_of(lock, path, settings), lock, drafts=drafts), lock.image
     if image and lock.request.target.base_image and image.path.startswith("/"):
         catalog = with_inspected_image(catalog, image.path, image.name, start=False)
     return catalog

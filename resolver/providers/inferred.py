@@ -159,11 +159,11 @@ def infer_releases(
     return _with_facts(catalog, name, pairs, backend)
 
 
-def with_releases_of(catalog: Catalog, lock: Resolution) -> Catalog:
-    """Return a catalog with the releases of a lock that are inferred, or have a drafted recipe."""
+def with_releases_of(catalog: Catalog, lock: Resolution, *, drafts: bool = True) -> Catalog:
+    """Return a catalog with the inferred releases of a lock and, with `drafts`, those with a drafted recipe."""
     backend = lock.target.backend
     for pick in lock.distributions:
-        if pick.recipe is not None:
+        if drafts and pick.recipe is not None:
             catalog = _with_recipe(catalog, pick, pick.recipe)
         if not _is_inferred(catalog, pick):
             continue
