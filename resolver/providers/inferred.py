@@ -160,7 +160,7 @@ def infer_releases(
 
 
 def with_releases_of(catalog: Catalog, lock: Resolution, *, drafts: bool = True) -> Catalog:
-    """Return a catalog with the inferred releases of a lock and, with `drafts`, those with a drafted recipe."""
+    """Return a catalog with a lock's inferred releases and, with `drafts`, those with a drafted recipe."""
     backend = lock.target.backend
     for pick in lock.distributions:
         if drafts and pick.recipe is not None:
