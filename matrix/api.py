@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.model import Conflict, Request, Resolution, Suggestion
 
-P = ParamSpec("P")
-T = TypeVar("T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class TargetOptions(TypedDict, total=False):
@@ -48,11 +48,11 @@ class TargetOptions(TypedDict, total=False):
     catalog: str | Path | Sequence[str | Path]
 
 
-def _public(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function raise an error of the operating system as a `MatrixError`."""
+def _public(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Return a function that raises errors of the operating system as a `MatrixError`."""
 
     @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
             return function(*args, **kwargs)
         except OSError as error:

@@ -95,7 +95,7 @@ done
 """
 
 
-def compile_wheel(
+def prepare_source(
     title: str,
     runtime: Runtime,
     environment: BuildEnvironment,
@@ -103,28 +103,48 @@ def compile_wheel(
     *,
     source: Path,
     directory: BuildDirectory,
-    wheels: Path,
     variables: Mapping[str, str],
+) -> View:
+    """Run the commands of a recipe that come before the build backend; return what the backend may see.
+
+    Commands that have succeeded in `directory` are not repeated. Variables of the recipe override
+    `variables`.
+    """
+    view = build_view(
+        runtime, environment, recipe, work=directory.sandbox, source=source, variables=variables
+    )
+    for words in recipe.prepare[directory.prepared :]:
+        what = f"Preparing {title} ({shlex.join(words)})"
+        run_in(runtime, words, view, what=what, log=directory.log)
+        directory.command_succeeded()
+    return view
+
+
+def compile_wheel(
+    title: str,
+    runtime: Runtime,
+    python: Path,
+    view: View,
+    *,
+    options: Sequence[str],
+    source: Path,
+    directory: BuildDirectory,
+    wheels: Path,
 ) -> tuple[Path, str]:
-    """Build the wheel of an unpacked source; return a copy that the build does not see, and its SHA-256.
+    """Build the wheel of a prepared source; return a copy that the build does not see, and its SHA-256.
 
     When it is copied, all processes of the build have ended: the runtime ends those in its PID namespace, and
-    `builders.machine.reaper` all others. Commands of the recipe that have succeeded in `directory` are not
-    repeated. Variables of the recipe override `variables`.
+    `builders.machine.reaper` all others.
     """
     log = directory.log
     out = directory.sandbox / "raw"
     out.mkdir()
-    view = _prepared(title, runtime, environment, recipe, source, directory, variables)
-    options = [f"--config-setting=--build-option={option}" for option in recipe.options]
-    python, target, tree = (
-        seen_at(runtime, directory.sandbox, path) for path in (environment.python, out, source)
-    )
+    program, target, tree = (str(seen_at(runtime, directory.sandbox, path)) for path in (python, out, source))
     # The lock has the versions of the build requirements, and they are installed already. With isolation, the
     # frontend would install others.
     command = [
-        str(python), "-m", FRONTEND, "--wheel", "--no-isolation", "--skip-dependency-check",
-        "--outdir", str(target), *options, str(tree),
+        program, "-m", FRONTEND, "--wheel", "--no-isolation", "--skip-dependency-check", "--outdir", target,
+        *(f"--config-setting=--build-option={option}" for option in options), tree,
     ]  # fmt: skip
     run_in(runtime, command, view, what=f"Building {title}", log=log)
     return copy_out(title, out, wheels, log)
@@ -133,25 +153,21 @@ def compile_wheel(
 def stated_metadata(
     title: str,
     runtime: Runtime,
-    environment: BuildEnvironment,
-    recipe: AppliedRecipe,
+    python: Path,
+    view: View,
     *,
     source: Path,
     directory: BuildDirectory,
-    variables: Mapping[str, str],
 ) -> Metadata | None:
-    """Return what the backend of an unpacked source states without compiling; None if it has no such hook."""
+    """Return what the backend of a prepared source states without compiling; None if it has no such hook."""
     from builders.index_client.metadata import parse
 
     log = directory.log
     out = directory.sandbox / "stated"
     out.mkdir()
-    view = _prepared(title, runtime, environment, recipe, source, directory, variables)
-    python, target, tree = (
-        str(seen_at(runtime, directory.sandbox, path)) for path in (environment.python, out, source)
-    )
+    program, target, tree = (str(seen_at(runtime, directory.sandbox, path)) for path in (python, out, source))
     what = f"Asking the build backend of {title} for its metadata"
-    run_in(runtime, [python, "-c", _ASK, tree, target], view, what=what, log=log)
+    run_in(runtime, [program, "-c", _ASK, tree, target], view, what=what, log=log)
     # The code of the source could have put a link in the place of each.
     folders = [path for path in out.glob("*.dist-info") if path.is_dir() and not path.is_symlink()]
     if out.is_symlink() or not folders:
@@ -163,26 +179,6 @@ def stated_metadata(
     except (OSError, ValueError, DamagedError) as error:
         msg = f"The build backend of {title} stated metadata that cannot be read: {error}.\n  Log: {log}"
         raise BuildError(msg, hint=NOT_PUBLISHED) from None
-
-
-def _prepared(  # noqa: PLR0917  those of its callers
-    title: str,
-    runtime: Runtime,
-    environment: BuildEnvironment,
-    recipe: AppliedRecipe,
-    source: Path,
-    directory: BuildDirectory,
-    variables: Mapping[str, str],
-) -> View:
-    """Run the commands of the recipe that come before the backend, and return the view of the build."""
-    view = build_view(
-        runtime, environment, recipe, work=directory.sandbox, source=source, variables=variables
-    )
-    for words in recipe.prepare[directory.prepared :]:
-        what = f"Preparing {title} ({shlex.join(words)})"
-        run_in(runtime, words, view, what=what, log=directory.log)
-        directory.command_succeeded()
-    return view
 
 
 def copy_out(title: str, out: Path, target: Path, log: Path) -> tuple[Path, str]:

@@ -24,6 +24,7 @@ from builders.building.compilation import (
     check_unchanged,
     compile_wheel,
     find_compiler_cache,
+    prepare_source,
     seen_at,
     stated_metadata,
     use_compiler_cache,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from builders.building.inputs import Limits
     from builders.building.plan import Task
     from builders.building.provenance import Descriptor
+    from builders.containers.runtime import View
     from builders.environments.layers import BuildEnvironment, Layers
     from builders.findings import Finding
     from builders.index import Index
@@ -265,14 +267,14 @@ class _Build(msgspec.Struct, frozen=True):
         task, source, _, environment, tree, prefix_map = self._set_up()
         self.reporter.step("ask the build backend for the metadata")
         with diagnosed(task, self.log):
+            recipe = apply_recipe(task, jobs=1, prefix_map=prefix_map)
             metadata = stated_metadata(
                 task.title,
                 task.build_host.runtime,
-                environment,
-                apply_recipe(task, jobs=1, prefix_map=prefix_map),
+                environment.python,
+                self._prepare(source, tree, environment, recipe),
                 source=tree,
                 directory=self.directory,
-                variables=self._variables(source),
             )
         if metadata is not None and metadata.name != task.pick.name:
             msg = f"The build backend of {task.title} states the name {metadata.name}.\n  Log: {self.log}"
@@ -312,10 +314,20 @@ class _Build(msgspec.Struct, frozen=True):
         task = _with_pip_rocm(self._with_source(tree), layers)
         return task, source, layers, environment, tree, prefix_map
 
-    def _variables(self, source: Source) -> dict[str, str]:
+    def _prepare(
+        self, source: Source, tree: Path, environment: BuildEnvironment, recipe: AppliedRecipe
+    ) -> View:
         build_host = self.task.build_host
         seen = seen_at(build_host.runtime, self.sandbox, self.directory.source)
-        return {**build_host.variables, **source.variables(seen)}
+        return prepare_source(
+            self.task.title,
+            build_host.runtime,
+            environment,
+            recipe,
+            source=tree,
+            directory=self.directory,
+            variables={**build_host.variables, **source.variables(seen)},
+        )
 
     def _publish(
         self,
@@ -457,20 +469,19 @@ class _Build(msgspec.Struct, frozen=True):
     def _compile(
         self, source: Source, tree: Path, environment: BuildEnvironment, recipe: AppliedRecipe
     ) -> tuple[Path, str]:
-        build_host = self.task.build_host
         copies = self.work / "wheel"
         copies.mkdir()
         kills = kernel_kills()
         try:
             return compile_wheel(
                 self.task.title,
-                build_host.runtime,
-                environment,
-                recipe,
+                self.task.build_host.runtime,
+                environment.python,
+                self._prepare(source, tree, environment, recipe),
+                options=recipe.options,
                 source=tree,
                 directory=self.directory,
                 wheels=copies,
-                variables=self._variables(source),
             )
         except CommandError as error:
             killed = kernel_killed_since(kills)

@@ -97,8 +97,8 @@ def real_path(given: Path) -> Path:
     except FileNotFoundError:
         link = f", which {given} points to," if given.is_symlink() else ""
         msg = f"The base image {given.resolve()}{link} does not exist."
-        pull = "To download one, run `apptainer pull FILE ADDRESS`."
-        hint = f"{pull} Run this where it is, or name a copy with --base-image."
+        pull = "To download an image, run `apptainer pull FILE ADDRESS`."
+        hint = f"{pull} Run this on a machine that has it, or name a copy with --base-image."
         raise EnvironmentLacksError(msg, hint=hint) from None
     except (OSError, RuntimeError) as error:
         msg = f"Cannot read the base image {given}: {getattr(error, 'strerror', '') or error}."

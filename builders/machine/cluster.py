@@ -1,4 +1,4 @@
-"""Slurm's name of the cluster; apart from `host`, whose imports take longer than a short command."""
+"""The name of Slurm's cluster. It is not in `host`, whose imports take longer than a short command."""
 
 from __future__ import annotations
 

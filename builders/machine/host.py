@@ -232,8 +232,8 @@ def load_modules(modules: tuple[str, ...], variables: tuple[tuple[str, str], ...
     os.environ["PATH"] = changed.pop("PATH", os.environ["PATH"])
     known = {**os.environ, **changed}
     named = {name: _REFERENCE.sub(lambda match: known.get(match[1], ""), value) for name, value in variables}
-    if not os.environ.get("CXX"):  # the user's own comes first
-        os.environ["CXX"] = named.get("CXX", "")
+    if "CXX" in named and not os.environ.get("CXX"):  # the user's own comes first
+        os.environ["CXX"] = named["CXX"]
     return changed | named
 
 

@@ -36,22 +36,19 @@ _NO_REASON = ("published at ", "you asked for it")
 _TARGET_OPTIONS = ("site", "date", "backend", "gfx", "driver", "rocm", "python", "base_image")
 
 
-def catalog_of(lock: Resolution, path: Path, settings: Settings) -> Catalog:
+def catalog_of(lock: Resolution, path: Path, settings: Settings, *, drafts: bool = True) -> Catalog:
     """Load the catalog with the overlays of the settings, else those of a lock.
 
     They are beside the lock or in the working directory. Releases of the lock that it lacks are added, with
-    the facts of the nearest older release.
+    the facts of the nearest older release. Without `drafts`, those with a drafted recipe are not: whoever
+    resolves again gets their sources from the indexes.
     """
-    return with_releases_of(_facts_of(lock, path, settings), lock)
-
-
-def _facts_of(lock: Resolution, path: Path, settings: Settings) -> Catalog:
-    """Load the catalog that a lock was resolved with: what only its indexes know is not in it."""
     site = settings.site
     if lock.request.site_file and not site_file(settings.site):
         site = _overlay(lock.request.site_file, path)
     catalogs = settings.catalog or overlays_of(lock, path)
-    return load_catalog(replace(settings, site=site, catalog=catalogs))
+    catalog = load_catalog(replace(settings, site=site, catalog=catalogs))
+    return with_releases_of(catalog, lock, drafts=drafts)
 
 
 def catalog_with_image_of(
@@ -59,13 +56,11 @@ def catalog_with_image_of(
 ) -> Catalog:
     """Return `catalog_of` with the content of the lock's base image, if a file; see `with_inspected_image`.
 
-    Without `drafts`, it lacks drafted recipes: whoever resolves again gets their sources from the indexes.
-
     The image is not started, because the lock and the image may be a stranger's.
     """
     from builders.containers.inspection import with_inspected_image
 
-    catalog, image = with_releases_of(_facts_of(lock, path, settings), lock, drafts=drafts), lock.image
+    catalog, image = catalog_of(lock, path, settings, drafts=drafts), lock.image
     if image and lock.request.target.base_image and image.path.startswith("/"):
         catalog = with_inspected_image(catalog, image.path, image.name, start=False)
     return catalog

@@ -126,7 +126,9 @@ def _ignored_words(entry: Entry) -> Finding:
     requirements = [word for word in words if parse_requirement(word) is not None]
     for_one = any(flag in REQUIREMENT_OPTIONS for flag, _ in line.options)
     if words[0] == "-":
-        return finding("requirement-beside-option", entry, "The dash is of a list in YAML.", fix="Remove it.")
+        return finding(
+            "requirement-beside-option", entry, "The dash belongs to a list in YAML.", fix="Remove it."
+        )
     if requirements:
         message = f"pip reads only the options of this line and does not install {', '.join(words)}. "
         message += "It prints no message."

@@ -53,10 +53,10 @@ _CUDA_LABEL = re.compile(r"(?:^|[a-z0-9.]*?[0-9.])(cu\d{2,3})(?!\d)")
 """In a label: ``cu128``, ``pt21cu121`` (PyG) or ``torch2.4.cu12``, but not ``cpu``."""
 _CUDA_TAG = re.compile(r"cuda|(?<![a-z])cu\d{2,3}(?!\d)")
 _OF_COMMANDS = ("Dockerfile", "definition file", "script")
-_WITH_TORCH = re.compile(r"torch|vllm|sglang")
-"""In the name of an image: it has torch."""
-_KEPT = "pip keeps what the image has if it fulfils this, and takes PyPI's build, which is for CUDA, if not"
 """Kinds of files whose commands run one after another."""
+_WITH_TORCH = re.compile(r"torch|vllm|sglang")
+"""In the name of an image that has torch."""
+_KEPT = "pip keeps the image's version if it meets this requirement, and else installs PyPI's, built for CUDA"
 _SWITCH = re.compile(r"(^|_)(HIP|ROCM|USE|FORCE|WITH)(_|$)")
 """In the name of a variable that chooses what a build is for."""
 _CUPY_ROCM = re.compile(r"cupy-rocm-(\d+)-(\d+)")

@@ -31,7 +31,7 @@ _MOST_OF_ONE_KIND = 10
 """Maximum number of findings of a kind in the text; a container built from another lock has hundreds."""
 _MOST_SHOWN = 20
 _SCREEN = 22
-"""Lines of a terminal that an answer may take; with more, each finding is one line, and its fix."""
+"""The most lines of a terminal for a whole answer; a longer one has a line for each kind of finding."""
 _MOST_IN_BRIEF = 9
 
 
@@ -87,11 +87,12 @@ def _findings(judged: Judgement, console: Console, *, brief: bool, indent: str =
 
 
 def _brief(findings: Sequence[Finding], screen: Screen, indent: str) -> Iterator[str]:
-    """Yield a line for each kind of finding, the worst first, and what to do if that is no other line."""
+    """Yield a line for each kind of finding, the worst first, and its hint unless the next has the same."""
     groups: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
         text, corrected = finding.evidence.get("text"), finding.evidence.get("corrected", ())
         key: tuple[str, ...]
+        # A correction that begins like the text replaces it; another one is a line to add.
         if len(corrected) == 1 and isinstance(text, str) and corrected[0].startswith(text.strip()[:3]):
             key = finding.severity, finding.id, "", f"{text.strip()} -> {corrected[0].strip()}"
         else:

@@ -28,7 +28,6 @@ def meanings() -> dict[str, str]:
     from builders.diagnosis import known_failures
 
     for row in known_failures().failures:
-        found.setdefault(
-            row.id, f"{row.message}\nWhy: {row.cause}\nWhat to do: {row.fix}\nSource: {row.source}"
-        )
+        text = f"{row.message}\nWhy: {row.cause}\nWhat to do: {row.fix}\nSource: {row.source}"
+        found[row.id] = f"{found[row.id]}\n\nIn a log: {text}" if row.id in found else text
     return found

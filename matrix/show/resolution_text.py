@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def build_times(
     resolution: Resolution, catalog: Catalog, index: Path, node_cores: int = 0
 ) -> dict[str, Resources]:
-    """Return the expected time of each build with all cores, else those of this machine.
+    """Return the expected time of each build with `node_cores` cores, by default all of this machine.
 
     The index need not exist.
     """

@@ -84,7 +84,7 @@ def known_problems(
 ) -> list[str]:
     """Return the known problems among versions that a component has part in, or else all the grave ones.
 
-    None that the installed files `copied` from the image solve.
+    Problems that the installed files `copied` from the image solve are left out.
     """
     return [
         str(notice_of(row, title))

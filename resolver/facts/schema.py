@@ -235,7 +235,7 @@ class Site(Row, frozen=True, kw_only=True):
     cpu: str = ""
     """The oldest CPU of its compute nodes, as compilers name it (``-march``); empty if not known."""
     cluster: str = ""
-    """Slurm's name of its cluster, by which a machine of the site is recognised; empty if not known."""
+    """Slurm's name of its cluster, by which a machine of the site is recognized; empty if not known."""
     build_modules: tuple[str, ...] = ()
     """Modules to load before wheels are compiled on a machine of the site, outside of images."""
     build_variables: dict[str, str] = {}
@@ -340,7 +340,7 @@ class SiteImage(Dated, frozen=True, kw_only=True):
     site: str
     image: str
     base: bool = True
-    """Whether it is for anything but what it has; else only a suggestion names it."""
+    """Whether others can build on it; if not, only suggestions name it."""
 
     identity = ("site", "image", "since")
 

@@ -43,6 +43,8 @@ def test_shown_problems_of_the_catalog_have_an_id_and_a_summary() -> None:
         ("bad-lock", "A lock file cannot be used."),
         ("killed", "What to do: "),
         ("years-back", "more than a year or a major version newer"),
+        ("torch-missing", "compiled against torch, which the request lacks"),
+        ("torch-missing", "In a log: The build needs torch"),
     ],
 )
 def test_id_is_explained_without_a_lock(id_: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
