@@ -7,7 +7,8 @@ TYPE_CHECKING = False  # importing typing would cost more than printing the vers
 if TYPE_CHECKING:
     from builders.findings import Finding
     from builders.index import Index
-    from matrix.api import build, check, explain, read_lock, resolve, table, write_lock
+    from matrix.api import build, read_lock, resolve, write_lock
+    from matrix.api_commands import check, explain, table
     from resolver.errors import MatrixError
     from resolver.model import Conflict, Resolution, Target
     from resolver.reporter import Reporter
@@ -41,15 +42,18 @@ _MODULES = {
     "Reporter": "resolver.reporter",
 }
 
+_OF_COMMANDS = {"check", "explain", "table"}
+
 _ANNOTATED = {
     "Conflict": "resolver.model",
     "Index": "builders.index",
     "ExplainDocument": "matrix.commands.explain",
+    "Iterable": "collections.abc",
     "Judgement": "matrix.judging.verdict",
     "Resolution": "resolver.model",
     "TableDocument": "matrix.show.table_formats",
 }
-"""Types in the annotations of `matrix.api`, which imports them only for type checkers, to start faster."""
+"""Types in the annotations of the functions, imported only for type checkers, to start faster."""
 
 
 def __getattr__(name: str) -> object:
@@ -57,7 +61,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'matrix' has no attribute {name!r}")
     from importlib import import_module
 
-    module = import_module(_MODULES.get(name, "matrix.api"))
+    functions = "matrix.api_commands" if name in _OF_COMMANDS else "matrix.api"
+    module = import_module(_MODULES.get(name, functions))
     found = getattr(module, name)
     if name not in _MODULES:  # typing.get_type_hints looks for the types in the globals of the function
         annotations = " ".join(map(str, found.__annotations__.values()))

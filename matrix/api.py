@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
@@ -16,16 +15,10 @@ from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from builders.building.plan import Task
     from builders.index import Index
     from builders.index_client import IndexClient
-    from matrix.command_line.context import Context
-    from matrix.commands.explain import ExplainDocument
     from matrix.input.inputs import Inputs
-    from matrix.judging.verdict import Judgement
-    from matrix.show.table_formats import TableDocument
     from resolver.facts.catalog import Catalog
     from resolver.model import Conflict, Request, Resolution, Suggestion
 
@@ -48,7 +41,7 @@ class TargetOptions(TypedDict, total=False):
     catalog: str | Path | Sequence[str | Path]
 
 
-def _public(function: Callable[_P, _T]) -> Callable[_P, _T]:
+def public(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Return a function that raises errors of the operating system as a `MatrixError`."""
 
     @wraps(function)
@@ -63,7 +56,7 @@ def _public(function: Callable[_P, _T]) -> Callable[_P, _T]:
     return call
 
 
-@_public
+@public
 def resolve(requirements: str | Iterable[str], **target: Unpack[TargetOptions]) -> Resolution | Conflict:
     """Choose versions that work together, or explain why there are none.
 
@@ -118,7 +111,7 @@ def resolve(requirements: str | Iterable[str], **target: Unpack[TargetOptions]) 
     from resolver.lock import dumps
     from resolver.model import Resolution
 
-    settings = _settings(requirements, target)
+    settings = settings_of(requirements, target)
     today = datetime.datetime.now(tz=datetime.UTC).date()
     known = with_inspected_image(load_catalog(settings), settings.base_image)
     answer = resolve_settings(settings, known, today)
@@ -127,81 +120,8 @@ def resolve(requirements: str | Iterable[str], **target: Unpack[TargetOptions]) 
     return answer
 
 
-@_public
-def explain(resolution: Resolution, what: str = "") -> ExplainDocument:
-    """Return why the versions of a resolution were chosen, as ``matrix explain`` does.
-
-    `what` is a component (``"torch"``), versions of one that were not chosen (``"torch==2.13.0"``), or the
-    id of an error, a warning or a finding. Raise `UsageError` if it is none of them.
-    """
-    from matrix.commands import explain as command
-
-    words = [_text("what", what, "torch")] if what else []
-    return command.explanation(_context(command, *words).with_lock(resolution))
-
-
-@_public
-def table(
-    requirements: str | Iterable[str] = (), *, every: bool = False, **target: Unpack[TargetOptions]
-) -> TableDocument | Conflict:
-    """Return which versions work together, as ``matrix table`` does: the newest torch of each ROCm, or all.
-
-    `requirements` are the columns and the limits of the rows, by default every package. `target` and the
-    errors are those of `resolve`.
-    """
-    from matrix.commands import table as command
-    from matrix.show.table_formats import document_of, newest_rows
-    from resolver.model import Conflict
-
-    found = command.table_of(_context(command, settings=_settings(requirements, target)))
-    rows = found.rows_or_conflict()
-    if isinstance(rows, Conflict):
-        return rows
-    return document_of(found, rows if every else newest_rows(rows).values())
-
-
-@_public
-def check(
-    thing: str | Path = "",
-    *,
-    lock: str | Path | None = None,
-    run: bool = False,
-    **target: Unpack[TargetOptions],
-) -> Judgement:
-    """Return what a thing is, whether it works at a site, and why not, as ``matrix check`` does.
-
-    `thing` is a file of pip, conda, uv, pixi or poetry, a log, a wheel, an environment or an image, by
-    default this machine. Only with `run`, it is started. `target` is that of `resolve`. Raise `MatrixError`
-    if it cannot be read.
-    """
-    from matrix.commands import check as command
-    from matrix.judging.judge import judge_thing
-
-    words = [*(["--lock", str(lock)] if lock else []), *(["--run"] if run else [])]
-    context = _context(command, *words, settings=_settings((), target))
-    return judge_thing(_text("thing", thing, "freeze.txt"), context)[0]
-
-
-def _context(command: ModuleType, *words: str, settings: Settings | None = None) -> Context:
-    """Return the context of a command that reads no file of settings, and makes its warnings Python's."""
-    import argparse
-
-    from msgspec.structs import asdict
-
-    from matrix.command_line.context import Context
-    from matrix.command_line.options import defaults_of
-    from matrix.show.console import Console
-
-    class Quiet(Console):
-        def warning(self, message: str) -> None:
-            warnings.warn(str(message), stacklevel=2)
-
-    given = asdict(settings) if settings else {}
-    options = {**defaults_of(command, *words), **given, "of_api": True}
-    return Context(argparse.Namespace(**options), Quiet(-1, progress="none"))
-
-
-def _settings(requirements: str | Iterable[str], target: TargetOptions) -> Settings:
+def settings_of(requirements: str | Iterable[str], target: TargetOptions) -> Settings:
+    """Return the settings that arguments name; raise `TypeError` for an unknown argument or a wrong type."""
     known = TargetOptions.__annotations__
     for name in target.keys() - known.keys():
         msg = f"Unknown argument {name!r}. {did_you_mean(name, known)}"
@@ -222,7 +142,8 @@ def _settings(requirements: str | Iterable[str], target: TargetOptions) -> Setti
     )
 
 
-def _text(name: str, value: object, example: str) -> str:
+def text_of(name: str, value: object, example: str) -> str:
+    """Return a text or path as text; raise `TypeError`, with an example, for anything else."""
     if isinstance(value, str | Path):
         return str(value)
     msg = f"{name} must be text, such as {example!r}, not {value!r}."
@@ -230,15 +151,15 @@ def _text(name: str, value: object, example: str) -> str:
 
 
 def _optional(name: str, value: object, example: str) -> str | None:
-    return None if value is None else _text(name, value, example)
+    return None if value is None else text_of(name, value, example)
 
 
 def _texts(name: str, value: object, example: str) -> list[str]:
     if isinstance(value, str | Path):
         return [str(value)]
     if isinstance(value, Iterable) and not isinstance(value, bytes):
-        return [_text(f"Each of {name}", item, example) for item in value]
-    return [_text(name, value, example)]
+        return [text_of(f"Each of {name}", item, example) for item in value]
+    return [text_of(name, value, example)]
 
 
 def _day(value: datetime.date | str | None) -> datetime.date | None:
@@ -339,7 +260,7 @@ def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SIL
     )
 
 
-@_public
+@public
 def read_lock(path: str | Path = "matrix.lock") -> Resolution:
     """Read a resolution from a lock file.
 
@@ -350,7 +271,7 @@ def read_lock(path: str | Path = "matrix.lock") -> Resolution:
     return read(Path(path))
 
 
-@_public
+@public
 def write_lock(resolution: Resolution, path: str | Path = "matrix.lock") -> None:
     """Write a resolution to a lock file, atomically; it counts as a lock that this user wrote.
 
@@ -366,7 +287,7 @@ def write_lock(resolution: Resolution, path: str | Path = "matrix.lock") -> None
     note_own(text)
 
 
-@_public
+@public
 def build(
     resolution: Resolution,
     index: Index,
