@@ -144,9 +144,11 @@ _ALONE = {
     "XDG_CONFIG_DIRS": _cache.name,
     "SLURM_CONF": os.devnull,
     "SLURM_CLUSTER_NAME": None,
+    "VIRTUAL_ENV": None,
+    "CONDA_PREFIX": None,
 }
 """Variables of tests that are not integration tests. These tests use only the shipped catalog, without an
-index, and without the cache, settings and cluster of the user."""
+index, and without the cache, settings, cluster and environment of the user."""
 _own_environment = {name: os.environ.get(name) for name in _ALONE}
 
 
