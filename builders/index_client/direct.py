@@ -13,9 +13,9 @@ from packaging.utils import canonicalize_name
 from builders.constants import MISSING_CODES
 from builders.index_client import stored
 from builders.index_client.stored import Reference
-from builders.network.download import keep_sdist
+from builders.network.download import keep_tree
 from builders.network.git import Repository, is_commit, split_reference
-from builders.network.source_tree import pack_directory, source_tree
+from builders.network.source_tree import source_tree
 from builders.network.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
 from builders.source_facts.reading import tree_metadata
 from builders.source_facts.recipe_draft import version_of_ref
@@ -185,13 +185,10 @@ class DirectReader:
 
     def _of_tree(self, name: str, url: str, pinned: str, tag: str = "") -> Reference:
         """Store the sdist of a commit or a directory in the cache, where builds look for it."""
-        with source_tree(pinned, self._mirrors) as top, TemporaryDirectory() as folder:
+        with source_tree(pinned, self._mirrors) as top:
             metadata = tree_metadata(top, _shown(url), tag)
-            release = f"{name.replace('-', '_')}-{metadata.version}"
-            packed = folder.root / f"{release}.tar.gz"
-            with packed.open("wb") as file:
-                pack_directory(top, file, release)
-            return _reference(name, url, pinned, metadata, packed.name, digest=keep_sdist(packed).sha256)
+            pin = keep_tree(top, name, metadata.version)
+            return _reference(name, url, pinned, metadata, pin.file, digest=pin.sha256)
 
     def _record(self, url: str) -> Path:
         key = hashlib.sha256(url.encode()).hexdigest()

@@ -11,9 +11,9 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.learning import LearnedFacts
-from builders.network.download import keep_sdist
-from builders.network.git import Repository, fetch_git, is_commit, split_reference
-from builders.network.source_tree import pack_directory
+from builders.network.download import keep_sdist, keep_tree
+from builders.network.git import Repository, is_commit, split_reference
+from builders.network.source_tree import source_tree
 from builders.source_facts.facts import SourceFacts
 from builders.source_facts.reading import learn_release, learn_source
 from builders.source_facts.recipe_draft import components_of, draft_rows, gaps_of, version_of_ref
@@ -162,25 +162,17 @@ def _of_git(text: str, version: str, mirrors: Mapping[str, str], *, offline: boo
         msg = f"--offline is set, but the commit of {ref or 'the default branch'} is only on the server."
         raise EnvironmentLacksError(msg, hint="Name a commit with all 40 digits.")
     commit = repository.commit_of(ref, mirrors)
-    repository.ensure(commit, mirrors, offline=offline)
-    pin = Git(repository.url, commit, tuple(repository.submodule_commits(commit)))
-    fetched = fetch_git(pin, offline=offline, mirrors=mirrors)
-    with TemporaryDirectory() as directory:
-        top = directory.root / "source"
-        fetched.checkout(top, directory.root / "git.log")
+    with source_tree(f"git+{repository.url}@{commit}", mirrors, offline=offline) as top:
         facts = learn_release(top, without_password(text), version, version_of_ref(ref))
+        size = sum(path.lstat().st_size for path in top.rglob("*"))
+    pin = Git(repository.url, commit, tuple(repository.submodule_commits(commit)))
     shown = f"{without_password(repository.url)}@{commit}"
-    return Origin(facts, pin, shown, shown, size=fetched.size)
+    return Origin(facts, pin, shown, shown, size=size)
 
 
 def _of_directory(path: Path, version: str) -> Origin:
     facts = learn_release(path, str(path), version)
-    with TemporaryDirectory() as directory:
-        name = f"{facts.name.replace('-', '_')}-{facts.version}"
-        archive = directory.root / f"{name}.tar.gz"
-        with archive.open("wb") as file:
-            pack_directory(path, file, name)
-        pin = keep_sdist(archive)
+    pin = keep_tree(path, facts.name, facts.version)
     note = (
         f"The sdist of {path} is in the cache of this machine only; publish it before others use the draft."
     )

@@ -36,7 +36,7 @@ from builders.storage.files import (
     sha256_of,
 )
 from builders.storage.io_errors import explain_cache_errors
-from builders.storage.lease import exclusive_lock
+from builders.storage.lease import TemporaryDirectory, exclusive_lock
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.facts.schema import Sdist
 from resolver.reporter import SILENT
@@ -119,6 +119,16 @@ def keep_sdist(archive: Path) -> Sdist:
     pin = Sdist(archive.name, sha256_of(archive))
     download(archive.resolve().as_uri(), sdist_path(pin), pin.sha256, Downloads({}))
     return pin
+
+
+def keep_tree(top: Path, name: str, version: str) -> Sdist:
+    """Store a source tree in the cache as the sdist of a release, and return its pin."""
+    release = f"{name.replace('-', '_')}-{version}"
+    with TemporaryDirectory() as folder:
+        packed = folder.root / f"{release}.tar.gz"
+        with packed.open("wb") as file:
+            pack_directory(top, file, release)
+        return keep_sdist(packed)
 
 
 @contextmanager

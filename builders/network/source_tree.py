@@ -24,7 +24,7 @@ _TIME = 631152000
 
 
 @contextmanager
-def source_tree(url: str, mirrors: Mapping[str, str]) -> Iterator[Path]:
+def source_tree(url: str, mirrors: Mapping[str, str], *, offline: bool = False) -> Iterator[Path]:
     """Yield the directory that a URL names, on this machine or a commit with its submodules.
 
     Raise `SourceError` if a part of a commit is outside of it; other errors are those of `fetch_git`.
@@ -32,7 +32,7 @@ def source_tree(url: str, mirrors: Mapping[str, str]) -> Iterator[Path]:
     location, _, subdirectory = url.partition("#subdirectory=")
     commit, path = git_commit(location), local_path(mirrored(location, mirrors))
     if commit is not None:
-        fetched = fetch_git(Git(*commit, ALL), mirrors=mirrors)
+        fetched = fetch_git(Git(*commit, ALL), offline=offline, mirrors=mirrors)
         with TemporaryDirectory() as directory:
             top = directory.root / "source"
             fetched.checkout(top, directory.root / "git.log")
