@@ -398,7 +398,13 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
         ]
         build = all(row.kind == "build" for row in rows)
         clauses += [
-            _beyond(name, row, subjects[number], inferred.get(row.releases, ""), versions)
+            Clause(
+                subjects[number],
+                _up_to_newer(builder.variables[name], number, rows, subjects, allowed_by(versions)),
+                LazyText("inferred", _beyond_fact, (name, row, inferred.get(row.releases, ""))),
+                risk=True,
+                build_only=row.kind == "build",
+            )
             for number, row in enumerate(rows)
             if (versions := beyond_bounds(row, inferred.get(row.releases, "")))
         ]
@@ -419,11 +425,20 @@ def beyond_bounds(row: schema.Requires, neighbour: str = "") -> tuple[str, ...]:
     return () if lowest == row.versions else lowest
 
 
-def _beyond(
-    name: str, row: schema.Requires, subjects: Test, neighbour: str, versions: Sequence[str]
-) -> Clause:
-    text = LazyText("inferred", _beyond_fact, (name, row, neighbour))
-    return Clause(subjects, allowed_by(versions), text, risk=True, build_only=row.kind == "build")
+def _up_to_newer(
+    variable: Variable, number: int, rows: Sequence[schema.Requires], subjects: Sequence[Test], test: Test
+) -> Test:
+    """Allow what a test does, but no Python above a documented bound of a newer release."""
+    if rows[number].on != "python":
+        return test
+    versions = [[version_key(one.version) for one in variable.chosen(mask(variable))] for mask in subjects]
+    bounds = [
+        max(min(clause.high for clause in parse_specifier(text)) for text in row.versions)
+        for row, newer in zip(rows, versions, strict=True)
+        if row.status == "documented" and min(newer, default=()) > max(versions[number], default=())
+    ]
+    within = where(lambda python: all(version_key(python.version) < bound for bound in bounds))
+    return lambda pythons: test(pythons) & within(pythons)
 
 
 def _from_lowest(specifier: str) -> str:

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from resolver.lock import dumps, read_lock
 from resolver.model import Conflict, Resolution
 from resolver.providers.inferred import infer_releases, with_releases_of
 from resolver.solving.session import Session
-from resolver.versions import minor, satisfies, sort_key
+from resolver.versions import minor, satisfies, sort_key, version_key
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import URL, FakeIndexes, FakeRelease
 
@@ -253,6 +254,7 @@ def test_release_older_than_all_listed_ones_is_taken_if_no_other_is_allowed(ext:
         ("ext==1.5 python==3.10", None),  # older than what 1.0 requires
         ("ext==2.5 mpi4py==4.1.0", []),
         ("ext==0.5 python==3.10", ["python 3.11"]),
+        ("ext==0.5 python==3.12", None),  # newer than what the newer 1.0 documents
     ],
 )
 def test_inferred_bound_holds_if_possible_and_never_refuses(
@@ -290,6 +292,10 @@ def _beyond(catalog: Catalog, row: Requires) -> str:
     return min(above, key=sort_key, default="")
 
 
+def _without_lower(specifier: str) -> str:
+    return ",".join(part for part in specifier.split(",") if not part.startswith(">"))
+
+
 def test_no_inferred_bound_of_the_catalog_refuses(catalog: Catalog) -> None:
     wider = replace(catalog, requires=[*map(_unbounded, catalog.requires)])
     outcomes = Counter[str]()
@@ -310,6 +316,37 @@ def test_no_inferred_bound_of_the_catalog_refuses(catalog: Catalog) -> None:
             assert any(row.on in one and "not judged" in one for one in named), f"{text}: {named}"
         outcomes["refused" if solution is None else "not judged"] += 1
     assert outcomes["not judged"] > 15, outcomes
+
+
+@pytest.mark.parametrize("site", ["frontier", "lumi-g", "setonix"])
+def test_no_inferred_bound_on_python_overtakes_a_newer_documented_one(catalog: Catalog, site: str) -> None:
+    """What an older release does on a Python was not judged, but a newer one says that it does not work."""
+    answers = 0
+    rows = [row for row in catalog.requires if row.on == "python" and row.status == "documented"]
+    for name, python in product(sorted({row.package for row in rows}), ("3.13", "3.14", "3.15")):
+        text = f"{name} python=={python}"
+        request = ask(catalog, text, site=site, day="2026-11-28", backend="rocm", gfx=["gfx90a"])
+        problem = compile_problem(catalog, request)
+        solution = Session(problem).solve()
+        if not solution:
+            continue
+        answers += 1
+        version = problem.variables[name].candidate(solution[name]).version
+        left = [
+            one.fact.text
+            for one in risks(problem, solution)
+            if f"{name} {version} requires python" in one.fact.text
+        ]
+        newer = [
+            f"{row.releases} requires python {row.versions}"
+            for row, release in product(rows, catalog.releases_of(name))
+            if row.package == name
+            and row.applies_to(release)
+            and version_key(release.version) > version_key(version)
+            and not any(satisfies(python, _without_lower(text)) for text in row.versions)
+        ]
+        assert not (left and newer), f"{name} {version} on Python {python} at {site}: {left}, though {newer}"
+    assert answers > 5
 
 
 @pytest.mark.parametrize(("asked", "line", "warned"), [("", "2.13", 0), (" torch==2.14.*", "2.14", 1)])
