@@ -7,8 +7,8 @@ TYPE_CHECKING = False  # importing typing would cost more than printing the vers
 if TYPE_CHECKING:
     from builders.findings import Finding
     from builders.index import Index
-    from matrix.api import build, read_lock, resolve, write_lock
-    from matrix.api_commands import check, explain, table
+    from matrix.api import read_lock, resolve, write_lock
+    from matrix.api_commands import build, check, explain, table
     from resolver.errors import MatrixError
     from resolver.model import Conflict, Resolution, Target
     from resolver.reporter import Reporter
@@ -42,7 +42,7 @@ _MODULES = {
     "Reporter": "resolver.reporter",
 }
 
-_OF_COMMANDS = {"check", "explain", "table"}
+_OF_COMMANDS = {"build", "check", "explain", "table"}
 
 _ANNOTATED = {
     "Conflict": "resolver.model",

@@ -16,7 +16,6 @@ from resolver.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
     from builders.building.plan import Task
-    from builders.index import Index
     from builders.index_client import IndexClient
     from matrix.input.inputs import Inputs
     from resolver.facts.catalog import Catalog
@@ -285,90 +284,6 @@ def write_lock(resolution: Resolution, path: str | Path = "matrix.lock") -> None
     text = dumps(with_pinned_image(resolution, Path(path)))
     write_atomic(Path(path), text)
     note_own(text)
-
-
-@public
-def build(
-    resolution: Resolution,
-    index: Index,
-    names: Iterable[str] = (),
-    *,
-    runtime: Literal["host", "apptainer", "podman"] | None = None,
-    base_image: str | None = None,
-    python: Path | None = None,
-    cpu: str = "",
-    jobs: int | None = None,
-    memory: float | None = None,
-    offline: bool = False,
-    reporter: Reporter = SILENT,
-) -> list[Path]:
-    """Build the wheels that a resolution needs and an index lacks, check them, and publish them.
-
-    Several wheels are built at once, as cores and memory allow, each in a process forked from this process.
-    After a failure, running builds continue to their end, and no more are started.
-
-    Parameters
-    ----------
-    names
-        Build only these distributions; by default all that the resolution builds.
-    runtime
-        Where the builds run; by default the host for the CPU backend, else a container runtime.
-    base_image
-        Path of the base image, if it differs from the path in the resolution.
-    python
-        Prefix of the Python to build for, if the base image has none.
-    cpu
-        CPU that host code is compiled for, as in ``-march``; by default the site's, else this machine's.
-    jobs, memory
-        Limits in compile jobs and GiB; by default what the machine allows.
-    offline
-        Use only the cache.
-    reporter
-        Receives the steps.
-
-    Returns
-    -------
-    list of Path
-        The wheels in the index, in install order, including those that already existed.
-
-    Raises
-    ------
-    BuildError, CommandError
-        A wheel could not be built, or its content is wrong. It is not published, and the error names the log.
-    UsageError
-        The resolution does not build one of the names, or an argument does not fit the resolution.
-    LockError
-        The resolution is that of a lock from elsewhere, and names files of this machine or without a hash.
-    MatrixError
-        The facts, the base image, a source or the index are not what the resolution needs, or another wheel
-        has the name of a new wheel. `EnvironmentLacksError` among them: the machine lacks a tool, network
-        access or disk space, or the index or the cache cannot be written.
-    """
-    from builders.building.inputs import Limits
-    from builders.building.plan import find_build_host, plan
-    from builders.scheduling.local import Builds
-    from matrix.building.locked import check_sources
-    from resolver.providers.inferred import with_releases_of
-
-    names = list(names)
-    if not resolution.built(names):
-        return []
-    check_sources(resolution, Settings(), load_catalog(Settings()), reporter)
-    request = resolution.request
-    catalog = load_catalog(Settings(site=request.site_file or None, catalog=list(request.catalogs)))
-    catalog = with_releases_of(catalog, resolution)
-    site = catalog.site[resolution.target.site]
-    build_host = find_build_host(
-        resolution, names, kind=runtime, image=base_image, python=python, cpu=cpu, site=site
-    )
-    tasks = plan(resolution, catalog, index, build_host, names)
-    missing = {task.build_key: task for task in tasks if task.wheel is None}
-    check_build_hosts(missing.values())
-    builds = Builds(missing, index, Limits(jobs, memory, offline=offline), reporter)
-    builds.run()
-    for error in builds.errors.values():
-        raise error
-    return [task.wheel or builds.wheels[task.build_key] for task in tasks]
 
 
 def check_build_hosts(tasks: Iterable[Task]) -> None:

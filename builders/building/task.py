@@ -33,7 +33,7 @@ from builders.building.directory import BuildDirectory, finished_commands, lock_
 from builders.building.inputs import fetching_of, required_wheels, requirements_of, stated_by
 from builders.building.jobserver import join
 from builders.building.provenance import SBOM_NAME, RunMetadata, materials_of, sbom, statement
-from builders.building.records import forget_attempt, log_path, record_failure, record_start, record_stop
+from builders.building.records import forget_attempt, log_path, record_start, record_stop
 from builders.building.watch import MemoryMeter, kernel_killed_since, kernel_kills
 from builders.constants import NO_COMPILER_CACHE
 from builders.environments.layers import make_environment, make_layers
@@ -121,13 +121,17 @@ def build_wheel(
         return wheel
 
 
-def ask_backend(task: Task, index: Index, limits: Limits, reporter: Reporter) -> StatedMetadata | None:
-    """Ask the build backend of a source for its metadata, in the environment of its build.
+def asking_key(task: Task) -> str:
+    """Return the key under which the index has the log of `ask_backend`."""
+    return digest(task.build_key, "metadata")
 
-    Return None if it states none before it compiles. Raise `MatrixError` as `build_wheel` does; the failure
-    is recorded in the index.
+
+def ask_backend(task: Task, index: Index, limits: Limits, reporter: Reporter) -> tuple[StatedMetadata, ...]:
+    """Return what the build backend of a source states in the environment of its build, before it compiles.
+
+    Many backends state nothing then. Raise `MatrixError` as `build_wheel` does.
     """
-    key = digest(task.build_key, "metadata")
+    key = asking_key(task)
     log = log_path(index, task.pick.name, key)
     with (
         explain_index_errors(index.root, log),
@@ -136,14 +140,9 @@ def ask_backend(task: Task, index: Index, limits: Limits, reporter: Reporter) ->
     ):
         index.state_directory(log.parent.name)
         directory = BuildDirectory(temporary.root / "build", log)
-        try:
-            metadata = _Build(task, index, limits, reporter, directory).ask()
-        except MatrixError as error:
-            record_failure(task, log, error)
-            raise
-        forget_attempt(log)
+        metadata = _Build(task, index, limits, reporter, directory).ask()
         log.unlink(missing_ok=True)
-        return stated_by(task, metadata) if metadata else None
+        return (stated_by(task, metadata),) if metadata else ()
 
 
 def build_again(

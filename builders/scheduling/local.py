@@ -26,7 +26,7 @@ from builders.building.expected_time import Resources
 from builders.building.inputs import Limits
 from builders.building.jobserver import Jobserver, can_join
 from builders.building.records import forget_attempt, log_path, record_failure
-from builders.building.task import build_wheel
+from builders.building.task import ask_backend, asking_key, build_wheel
 from builders.building.watch import kernel_killed_since, kernel_kills, proportional_size, task_names, watched
 from builders.diagnosis import OUT_OF_MEMORY, diagnosed, known_failures
 from builders.machine import host
@@ -45,9 +45,12 @@ if TYPE_CHECKING:
     from builders.building.plan import Task
     from builders.index import Index
     from builders.scheduling.scheduler import BuildsOutcome
+    from resolver.indexes import StatedMetadata
     from resolver.reporter import Progress
 
 _EPSILON = 1e-9
+_ASKING = Resources(1, 0.5)
+"""What asking a build backend is expected to need."""
 _DOUBT = 3.0
 """How much more memory than estimated a job may need if no earlier build was measured."""
 _PATIENCE = 60.0
@@ -87,7 +90,7 @@ class _Forked(msgspec.Struct):
 class Builds:
     """Build the wheels of a plan, each in a process, as many at once as the machine allows.
 
-    `tasks` are by build key.
+    `tasks` are by build key. With `only_ask`, the build backends are asked instead; see `ask_backend`.
     """
 
     def __init__(
@@ -96,10 +99,14 @@ class Builds:
         index: Index,
         limits: Limits,
         reporter: Reporter,
+        *,
+        only_ask: bool = False,
     ) -> None:
         self.tasks, self.index, self.limits, self.reporter = tasks, index, limits, reporter
+        self._only_ask = only_ask
         self.wheels: dict[str, Path] = {}
-        """By build key, as `errors`, in the order in which they were finished."""
+        """By build key, as `stated` and `errors`, in the order in which they were finished."""
+        self.stated: dict[str, tuple[StatedMetadata, ...]] = {}
         self.errors: dict[str, MatrixError] = {}
         self._capacity = machine(limits)
         self._estimates: dict[str, Resources] = {}
@@ -115,7 +122,8 @@ class Builds:
         self._next_count: float | None = None
         """When to count the held permissions again, after a build that shares them has failed."""
         picks = {key: task.pick for key, task in tasks.items()}
-        self._titles = task_names({key: f"{pick.name} {pick.version}" for key, pick in picks.items()})
+        what = "requirements of " if only_ask else ""
+        self._titles = task_names({key: f"{what}{pick.name} {pick.version}" for key, pick in picks.items()})
 
     def run(self, *, keep_going: bool = False) -> BuildsOutcome:
         """Build everything, and return the outcome; failures are in `errors`.
@@ -123,11 +131,15 @@ class Builds:
         Running builds are always finished. Raise `StoppedError` at the time limit, and `DiskFullError` if a
         disk is full: in both cases, running builds are ended and their files are kept.
         """
-        for row in prune(self.index, keep=self.tasks):
+        for row in () if self._only_ask else prune(self.index, keep=self.tasks):
             self.reporter.step(f"removed the directory of an unfinished build: {row.path}")
         with self._shared_jobs() as self._jobserver:
             sharing = self._jobserver is not None
-            self._estimates = estimates(self.tasks, self.index, self._capacity, sharing=sharing)
+            self._estimates = (
+                dict.fromkeys(self.tasks, _ASKING)
+                if self._only_ask
+                else estimates(self.tasks, self.index, self._capacity, sharing=sharing)
+            )
             for name, task in self.tasks.items():
                 keys = [required.build_key for required in task.requires]
                 after = [self._titles[key] for key in keys if key in self._titles]
@@ -152,7 +164,8 @@ class Builds:
         """Create the pool of compile jobs, if builds can share it and the file system has pipes."""
         with ExitStack() as stack:
             jobserver = None
-            if self._capacity.cores > 1 and any(can_join(task) for task in self.tasks.values()):
+            can_share = self._capacity.cores > 1 and not self._only_ask
+            if can_share and any(can_join(task) for task in self.tasks.values()):
                 with suppress(OSError):
                     jobserver = stack.enter_context(closing(Jobserver(self.index.state / "jobservers")))
             yield jobserver
@@ -323,9 +336,8 @@ class Builds:
         )
         ours, theirs = multiprocessing.Pipe()
         context = multiprocessing.get_context("fork")
-        process = context.Process(
-            target=_work, args=(self.tasks[name], self.index, limits, theirs, os.getpid())
-        )
+        arguments = (self.tasks[name], self.index, limits, theirs, os.getpid())
+        process = context.Process(target=_work, args=arguments, kwargs={"only_ask": self._only_ask})
         process.start()
         theirs.close()
         self._report(name, state="running")
@@ -371,18 +383,21 @@ class Builds:
         except (EOFError, ConnectionResetError):
             yield self._ended(name, None)
 
-    def _ended(self, name: str, result: Path | MatrixError | None) -> Event:
+    def _ended(self, name: str, result: Path | tuple[StatedMetadata, ...] | MatrixError | None) -> Event:
         """Record how a build ended; build once more if it ran out of memory."""
         build = self._running.pop(name)
         build.process.join()
         build.pipe.close()
         self._pending = [entry for entry in self._pending if entry[0] != name]
-        if not isinstance(result, Path) and self._estimates[name].joins:
+        if isinstance(result, MatrixError | None) and self._estimates[name].joins:
             self._next_count = self.now()
         self._release(name)
         task = self.tasks[name]
-        if isinstance(result, Path):
-            self.wheels[name] = result
+        if isinstance(result, Path | tuple):
+            if isinstance(result, tuple):
+                self.stated[name] = result
+            else:
+                self.wheels[name] = result
             self._report(name, state="done")
             return Event(name, "done")
         if isinstance(result, DiskFullError):  # it would end every other build, too
@@ -408,7 +423,7 @@ class Builds:
                 }
             }
             with suppress(OSError):
-                record_failure(task, log_path(self.index, task.pick.name, name), result)
+                record_failure(task, _log_of(task, self.index, only_ask=self._only_ask), result)
         if (
             (killed or OUT_OF_MEMORY in diagnosed(result.details))
             and build.jobs > 1
@@ -486,18 +501,26 @@ class _Messages(Reporter):
             self._pipe.recv()
 
 
-def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: int) -> None:
+def _log_of(task: Task, index: Index, *, only_ask: bool) -> Path:
+    return log_path(index, task.pick.name, asking_key(task) if only_ask else task.build_key)
+
+
+def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: int, *, only_ask: bool) -> None:
     _end_on_first_signal()
     end_with_parent()
     if os.getppid() != parent:  # the parent died before `end_with_parent`
         return
     os.setsid()  # an interrupt from the terminal reaches only the parent, which ends its builds
-    log = log_path(index, task.pick.name, task.build_key)
+    log = _log_of(task, index, only_ask=only_ask)
     messages = _Messages(pipe)
     Thread(target=_import_early, daemon=True).start()
     try:
         with watched(messages, log, lambda size: messages.send("largest", size)):
-            wheel = build_wheel(task, index, limits, messages, on_wait=messages.wait, start=messages.take)
+            result = (
+                ask_backend(task, index, limits, messages)
+                if only_ask
+                else build_wheel(task, index, limits, messages, on_wait=messages.wait, start=messages.take)
+            )
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except MatrixError as error:
@@ -508,7 +531,7 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
         failure = InternalError(f"Internal error: {type(error).__name__}: {error}")
     else:
         forget_attempt(log)
-        messages.send("done", wheel)
+        messages.send("done", result)
         return
     with suppress(OSError):  # the disk may be full
         record_failure(task, log, failure)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from builders.building.inputs import Limits, stated_by, texts_in, unmet
-from builders.building.task import ask_backend
+from builders.building.inputs import stated_by, texts_in, unmet
 from builders.containers.image import with_pinned_image
 from builders.index_client.metadata import from_wheel
+from builders.scheduling.local import Builds
 from builders.wheels.wheel import DamagedError
 from matrix.api import resolve_settings, write_lock
-from matrix.building.planning import tasks_of
+from matrix.building.planning import limits_of, report_failures, tasks_of
 from matrix.input.locking import catalog_with_image_of, changes
 from matrix.show.resolution_text import show_conflict
-from resolver.errors import MatrixError
 from resolver.model import INCOMPLETE, Conflict
 from resolver.versions import join_words
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from matrix.command_line.context import Context
     from resolver.indexes import StatedMetadata
     from resolver.model import Resolution
+    from resolver.reporter import Reporter
 
 _MOST_ROUNDS = 4
 """How often the requirements of sources may add sources to the lock."""
@@ -35,57 +36,70 @@ _MOST_ROUNDS = 4
 def complete_lock(
     context: Context, index: Index, tasks: Sequence[Task], names: Sequence[str] = ()
 ) -> Context | None:
-    """Return the context with a lock that has what its sources require; show a conflict, and return None.
+    """Return the context with the lock that `completed` returns; show a conflict, and return None.
+
+    A changed lock is written to its file, atomically.
+    """
+    done = completed(context, index, tasks, names)
+    if isinstance(done, Conflict):
+        show_conflict(done, context, context.lock_path)
+        return None
+    if done is not context:
+        write_lock(done.lock, context.lock_path)
+        context.console.info(added(context.lock, done.lock))
+    return done
+
+
+def completed(
+    context: Context,
+    index: Index,
+    tasks: Sequence[Task],
+    names: Sequence[str] = (),
+    reporter: Reporter | None = None,
+) -> Context | Conflict:
+    """Return the context with a lock that has what its sources require, or why there is none.
 
     `tasks` are those of `names` in the lock. A source whose wheel is in the index is read there. The build
-    backends of all others are asked that have what they need; a source that is built with another build of
-    ours waits for it. A changed lock is written to its file, atomically.
+    backends of all others are asked that have what they need, several at once; a source that is built with
+    another build of ours waits for it. The same context means that the lock has everything.
 
     Raise `MatrixError` if a source or what its build needs cannot be fetched, or if its build script fails.
     """
     for _ in range(_MOST_ROUNDS):
-        lock = context.lock
-        found = list(_stated(context, index, tasks))
+        found = list(_stated(context, index, tasks, reporter or context.console))
         if not found:
             break
         answer = _with_stated(context, found)
         if isinstance(answer, Conflict):
-            show_conflict(answer, context, context.lock_path)
-            return None
-        write_lock(answer, context.lock_path)
-        context.console.info(_added(lock, answer, [one.name for one in found]))
+            return answer
         context = context.with_lock(with_pinned_image(answer, context.lock_path))
         tasks = tasks_of(context, index, names)
     return context
 
 
-def _stated(context: Context, index: Index, tasks: Sequence[Task]) -> Iterator[StatedMetadata]:
+def _stated(
+    context: Context, index: Index, tasks: Sequence[Task], reporter: Reporter
+) -> Iterator[StatedMetadata]:
     """Yield what the sources of a lock state, if it does not have that yet."""
-    lock, settings = context.lock, context.settings
+    lock = context.lock
     known = {(one.source, one.requires) for one in lock.request.stated}
+    to_ask: dict[str, Task] = {}
     for task in tasks:
         if task.pick.alias_of or not task.pick.source_digest:
             continue
         is_asked = task.pick.name in lock.incomplete
-        one = None
-        if task.wheel is not None:
-            if is_asked or any(unmet(lock, {task.pick.name: texts_in(task.wheel)})):
-                one = _in_wheel(task)
-        elif is_asked and all(required.wheel for required in task.requires):
-            limits = Limits(
-                offline=bool(settings.offline),
-                mirrors=settings.mirrors,
-                strategy=settings.index_strategy or "unsafe-best-match",
-            )
-            with context.console.task(f"requirements of {task.title}"):
-                try:
-                    one = ask_backend(task, index, limits, context.console)
-                except MatrixError as error:
-                    if not getattr(context.args, "keep_going", False):
-                        raise
-                    context.console.error(error.message, error.hint)
-        if one and (is_asked or (one.source, one.requires) not in known):
-            yield one
+        if task.wheel is None:
+            if is_asked and all(required.wheel for required in task.requires):
+                to_ask[task.build_key] = task
+        elif is_asked or any(unmet(lock, {task.pick.name: texts_in(task.wheel)})):
+            one = _in_wheel(task)
+            if one and (is_asked or (one.source, one.requires) not in known):
+                yield one
+    if to_ask:
+        builds = Builds(to_ask, index, limits_of(context), reporter, only_ask=True)
+        builds.run(keep_going=getattr(context.args, "keep_going", False))
+        report_failures(builds, context)
+        yield from chain.from_iterable(builds.stated.values())
 
 
 def _in_wheel(task: Task) -> StatedMetadata | None:
@@ -126,9 +140,10 @@ def _with_stated(context: Context, found: Sequence[StatedMetadata]) -> Resolutio
     )  # fmt: skip
 
 
-def _added(before: Resolution, after: Resolution, names: Sequence[str]) -> str:
+def added(before: Resolution, after: Resolution) -> str:
     """Return what changed in a lock because of the requirements of sources."""
-    listed = join_words(names, joiner="and")
+    known = {*before.request.stated}
+    listed = join_words([one.name for one in after.request.stated if one not in known], joiner="and")
     rows = changes(before, after, None)
     if not rows:
         return f"The requirements of {listed} are in the lock."

@@ -19,7 +19,7 @@ from builders.building.records import TaskState, changes_since_last_build, expla
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from builders.machine.host import memory_gib
 from builders.scheduling.batch import Run
-from builders.scheduling.local import machine
+from builders.scheduling.local import Builds, machine
 from builders.scheduling.scheduler import estimates, remaining_paths, task_graph
 from builders.scheduling.slurm import Slurm, hours_of, partition_limits, partition_of
 from builders.sources import obtain
@@ -79,16 +79,28 @@ def contexts_of_locks(context: Context) -> list[Context]:
 
 def limits_of(context: Context) -> Limits:
     """Return the limits on builds from the options and settings."""
-    args, settings = context.args, context.settings
-    find_compiler_cache(args.compiler_cache)
+    args, settings = vars(context.args), context.settings
+    compiler_cache = args.get("compiler_cache")
+    find_compiler_cache(compiler_cache)
     return Limits(
-        args.jobs,
-        args.memory,
+        args.get("jobs"),
+        args.get("memory"),
         offline=bool(settings.offline),
-        compiler_cache=args.compiler_cache,
+        compiler_cache=compiler_cache,
         mirrors=settings.mirrors,
         strategy=settings.index_strategy or "unsafe-best-match",
     )
+
+
+def report_failures(builds: Builds, context: Context) -> int:
+    """Print the failures; return the highest exit code, or raise the first without ``--keep-going``."""
+    errors = list(builds.errors.values())
+    first = [] if getattr(context.args, "keep_going", False) else errors[:1]
+    for error in errors[len(first) :]:
+        context.console.error(error.message, error.hint)
+    for error in first:
+        raise error
+    return max((error.exit_code for error in errors), default=0)
 
 
 def tasks_of(context: Context, index: Index, names: Sequence[str] = ()) -> list[Task]:

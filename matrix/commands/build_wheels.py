@@ -35,6 +35,7 @@ from matrix.building.planning import (
     limits_of,
     node_of,
     refresh_published,
+    report_failures,
     state_of,
     tasks_of,
 )
@@ -202,7 +203,7 @@ def build_missing(
         elif key in outcome.skipped:
             wheel.state = "skipped"
             wheel.why = f"it requires {builds.tasks[outcome.skipped[key]].title}, which failed"
-    return _report_failures(builds, context)
+    return report_failures(builds, context)
 
 
 def _rebuild(tasks: Sequence[Task], wheels: Sequence[TaskState], index: Index, context: Context) -> int:
@@ -303,17 +304,6 @@ def record(finished: Run, wheels: Sequence[TaskState], index: Index, context: Co
         elif published := index.find(wheel.name, wheel.key):
             wheel.wheel = str(published.path)
     return max((task.exit_code for task in finished.tasks), default=0)
-
-
-def _report_failures(builds: Builds, context: Context) -> int:
-    """Print the failures; return the highest exit code, or raise the first without --keep-going."""
-    errors = list(builds.errors.values())
-    first = [] if context.args.keep_going else errors[:1]
-    for error in errors[len(first) :]:
-        context.console.error(error.message, error.hint)
-    for error in first:
-        raise error
-    return max((error.exit_code for error in errors), default=0)
 
 
 def answer(wheels: Sequence[TaskState]) -> str:

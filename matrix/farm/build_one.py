@@ -9,8 +9,16 @@ from msgspec.structs import replace
 from builders.index import Index
 from builders.scheduling.local import Builds
 from matrix.api import check_build_hosts
+from matrix.building.completing import complete_lock
 from matrix.building.locked import check_sources
-from matrix.building.planning import SHORT_KEY, contexts_of_locks, limits_of, refresh_published, tasks_of
+from matrix.building.planning import (
+    SHORT_KEY,
+    contexts_of_locks,
+    limits_of,
+    refresh_published,
+    report_failures,
+    tasks_of,
+)
 from matrix.command_line.options import (
     add_base_image,
     add_build_host_options,
@@ -75,9 +83,14 @@ def execute(context: Context) -> int:
     locks = contexts_of_locks(context)
     for lock in locks:
         check_sources(lock.lock, lock.settings, lock.catalog, context.console)
-    every = {task.build_key: task for lock in locks for task in tasks_of(lock, index)}
-    listed = join_words([str(lock.lock_path) for lock in locks])
-    tasks = {task.build_key: task for task in (_task(key, every, listed) for key in context.args.keys)}
+    tasks = _tasks(locks, index, context.args.keys)
+    for number, lock in enumerate(locks):
+        names = [task.pick.name for task in tasks.values() if task.resolution is lock.lock]
+        completed = complete_lock(lock, index, tasks_of(lock, index, names), names) if names else lock
+        if completed is None:
+            return 1
+        locks[number] = completed
+    tasks = _tasks(locks, index, context.args.keys)
     missing = {key: task for key, task in tasks.items() if task.wheel is None}
     refresh_published(tasks.values(), index)
     check_build_hosts(missing.values())
@@ -97,12 +110,13 @@ def execute(context: Context) -> int:
         if key not in missing or key in builds.wheels
     ]
     _print(results, context)
-    errors = list(builds.errors.values())
-    for error in errors[1:]:
-        context.console.error(error.message, error.hint)
-    if errors:
-        raise errors[0]
-    return 0
+    return report_failures(builds, context)
+
+
+def _tasks(locks: Sequence[Context], index: Index, keys: Sequence[str]) -> dict[str, Task]:
+    every = {task.build_key: task for lock in locks for task in tasks_of(lock, index)}
+    listed = join_words([str(lock.lock_path) for lock in locks])
+    return {task.build_key: task for task in (_task(key, every, listed) for key in keys)}
 
 
 def _task(prefix: str, tasks: Mapping[str, Task], locks: str) -> Task:

@@ -24,6 +24,7 @@ from builders.scheduling import local
 from builders.scheduling.local import Builds
 from builders.storage.io_errors import DiskFullError, explain_any_os_error
 from resolver.errors import BuildError, MatrixError
+from resolver.indexes import StatedMetadata
 from tests.support.recorder import Recorder
 from tests.support.tasks import make_recipe, make_task
 
@@ -59,6 +60,22 @@ def builds_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         return Builds(by_key, Index(tmp_path), limits, Recorder())
 
     return make
+
+
+def test_build_backends_are_asked_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = {task.build_key: task for task in (make_task(make_recipe("cpu", package=name)) for name in "ab")}
+
+    def ask(task: Task, *_: object) -> tuple[StatedMetadata, ...]:
+        (tmp_path / task.pick.name).touch()
+        until(lambda: (tmp_path / "a").exists() and (tmp_path / "b").exists(), seconds=20)
+        return (StatedMetadata(task.pick.name, "1.0", "0" * 64, ("needed",)),)
+
+    monkeypatch.setattr(local, "ask_backend", ask)
+    builds = Builds(tasks, Index(tmp_path / "index"), Limits(jobs=2), Recorder(), only_ask=True)
+    builds.run()
+    assert builds.errors == {}
+    assert sorted(one.name for (one,) in builds.stated.values()) == ["a", "b"]
+    assert builds.wheels == {}
 
 
 # Takes permissions from the pipe, and runs a program for each of them and another program, as ninja does.

@@ -7,16 +7,20 @@ environment adds a requirement (auto-round 0.1).
 from __future__ import annotations
 
 import io
+import json
+import shutil
 import tarfile
 from pathlib import Path
 
 import pytest
 
+import matrix
 from builders.index import Index
 from builders.storage.files import sha256_of
 from matrix.cli import main
 from resolver.lock import read_lock
 from resolver.model import INCOMPLETE
+from tests.support.recorder import Recorder
 from tests.support.tiny import tiny_index
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -127,6 +131,21 @@ def test_source_whose_requirements_are_locked_changes_no_version(links: Path, ca
     assert "The requirements of reads-file are in the lock." in capsys.readouterr().err
     lock = read_lock(Path("matrix.lock"))
     assert (lock.incomplete, lock.version_of("needed")) == ((), "1.0")
+
+
+def test_every_way_to_build_asks_first(links: Path, capsys: Capture) -> None:
+    write_sdist(links, "reads-file", FROM_FILE, "needed>=2\n")
+    resolve(capsys, "reads-file")
+    resolution = read_lock(Path("matrix.lock"))
+    messages = Recorder()
+    matrix.build(resolution, Index(Path("index")), reporter=messages)
+    assert any("needed (new) -> 2.0" in message for message in messages.messages)
+    shutil.rmtree("index")
+    assert main(["farm", "plan", "--format", "json"]) == 0
+    (task,) = json.loads(capsys.readouterr().out)["tasks"]
+    assert main(["farm", "build-one", task["key"]]) == 0
+    lock = read_lock(Path("matrix.lock"))
+    assert (lock.incomplete, lock.version_of("needed"), published()) == ((), "2.0", ["reads-file"])
 
 
 def test_conflict_stops_before_the_build(links: Path, capsys: Capture) -> None:
