@@ -15,12 +15,14 @@ from matrix.input.settings import Settings, in_project, load_catalog
 from matrix.show.graph_text import print_graph
 from matrix.show.json_document import JsonDocument
 from matrix.show.meanings import meanings
+from matrix.show.render import Screen, counted
 from matrix.show.resolution_text import (
     facts_text,
     first_source,
     last_conflict,
     names_of_others,
     others_text,
+    ranked_facts,
     reason_of,
 )
 from resolver.answers.rejected import (
@@ -30,7 +32,7 @@ from resolver.answers.rejected import (
 )
 from resolver.compiling.known_bad import problems_of
 from resolver.errors import MatrixError, UsageError, closest_names, did_you_mean
-from resolver.model import Distribution
+from resolver.model import Distribution, Notice
 from resolver.requirements import parse_requirement
 from resolver.texts import html_table, printable
 from resolver.versions import join_words, shorten, sort_key
@@ -55,7 +57,7 @@ class ExplainDocument(JsonDocument, kw_only=True):
     picks: list[Distribution]
     rejected: list[RejectedVersion]
     rejected_more: int
-    problems: list[str]
+    problems: list[Notice]
     """Known problems of the chosen version, if one component was named."""
     meaning: str = ""
     """What an id means that was named."""
@@ -105,6 +107,8 @@ def execute(context: Context) -> int:
         console.document(document)
     elif document.meaning:
         console.text(document.meaning)
+    elif args.name and console.verbosity <= 0:
+        _print_screenful(document, context)
     else:
         console.data(_text(document, context))
     return 0
@@ -138,22 +142,81 @@ def explanation(context: Context) -> ExplainDocument:
 
 def _text(document: ExplainDocument, context: Context) -> str:
     lock, console, name = context.lock, context.console, context.args.name
-    others = names_of_others(lock) if name is None and console.verbosity <= 0 else frozenset()
+    others = names_of_others(lock) if console.verbosity <= 0 else frozenset()
     printed: set[str] = set()
     texts = [
         facts_text(pick, lock, console.out, printed) for pick in document.picks if pick.name not in others
     ]
     texts += [others_text(others)] if others else []
-    if document.problems:
-        heading = console.out.styled("bold", "Known problems")
-        lines = [heading, *(f"  - {text}" for text in document.problems)]
-        texts.append(console.out.wrapped("\n".join(lines)))
-    if document.failure:
-        texts.append(_failure_text(document.failure, document.picks[0], console))
-    rejected, more = document.rejected, document.rejected_more
-    refused = _refused_text(rejected, more, document.picks[0].name, console) if rejected or more else []
-    asks_why_not = name is not None and parse_requirement(name).specifier is not None
-    return "\n\n".join([*refused, *texts] if asks_why_not else [*texts, *refused])
+    texts += [_section(_PROBLEMS, _problem_items(document, console), console)]
+    texts += [_section(_FAILED, _failure_items(document), console)]
+    refused = _refused_items(document, sources=True)
+    more = [_more_text(document.picks[0].name, document.rejected_more)] if document.rejected_more else []
+    refused_text = _section(_REFUSED, [*(text for text, _ in refused), *more], console)
+    texts = [refused_text, *texts] if _asks_why_not(name) else [*texts, refused_text]
+    return "\n\n".join(filter(None, texts))
+
+
+def _print_screenful(document: ExplainDocument, context: Context) -> None:
+    """Print the answer for one component on a screen of 80 columns: the gravest and most decisive first."""
+    console, (pick,), why_not = context.console, document.picks, _asks_why_not(context.args.name)
+    failed = _section(_FAILED, _first(_failure_items(document), 12, console), console)
+    most = 1 if why_not or failed else 3
+    problems = _section(_PROBLEMS, _first(_problem_items(document, console), most, console), console)
+    rows = _refused_items(document, sources=why_not)
+    shown = _first([text for text, _ in rows], 10 if why_not else 2 if failed else 5, console)
+    more = document.rejected_more + sum(number for _, number in rows[len(shown) :])
+    shown += [_more_text(pick.name, more)] if more else []
+    refused = _section(_REFUSED, shown, console)
+    heading, facts = ranked_facts(pick, context.lock, console.out)
+    others = [text for text in (problems, failed, refused) if text]
+    reasons = _first(facts, _SCREEN - _height([heading, *others], console) - len(others), console)
+    texts = ["\n".join([heading, *map(console.out.wrapped, reasons)]), problems, failed]
+    console.data("\n\n".join(filter(None, [refused, *texts] if why_not else [*texts, refused])))
+    left = len(facts) - len(reasons)
+    start = f"{counted(left, 'more fact')}, notes" if left else "Notes"
+    console.info(f"\n{start} and all sources: `matrix explain {pick.name} -v`")
+
+
+_SCREEN = 20
+"""Lines of an answer: those of a screen without the prompts and the last line with the blank one before."""
+_PROBLEMS, _FAILED, _REFUSED = "Known problems", "The last build failed", "Not chosen"
+
+
+def _first(items: Sequence[str], most: int, console: Console) -> list[str]:
+    """Return the first items that fit so many lines; the very first is shortened if it does not."""
+    shown: list[str] = []
+    for item in items:
+        if _height([*shown, item], console) > most:
+            if not shown and most > 0:
+                lines = console.out.wrapped(item).split("\n")
+                shown = (
+                    ["\n".join([*lines[: most - 1], f"{lines[most - 1][:76]} ..."])]
+                    if lines[most:]
+                    else [item]
+                )
+            break
+        shown.append(item)
+    return shown
+
+
+def _height(texts: Sequence[str], console: Console) -> int:
+    """Return the number of lines on a terminal; output without a width is counted as if it had 80 columns."""
+    screen = Screen(console.out.width or 80)
+    return sum(screen.wrapped(text).count("\n") + 1 for text in texts)
+
+
+def _asks_why_not(name: str | None) -> bool:
+    return name is not None and parse_requirement(name).specifier is not None
+
+
+def _section(title: str, items: Sequence[str], console: Console) -> str:
+    lines = [*([console.out.styled("bold", title)] if title else []), *items]
+    return console.out.wrapped("\n".join(lines)) if items else ""
+
+
+def _problem_items(document: ExplainDocument, console: Console) -> list[str]:
+    return [f"  - {console.line_of(text, '  - ')}" for text in document.problems]
 
 
 def _meaning(context: Context) -> str:
@@ -177,22 +240,21 @@ def _meaning(context: Context) -> str:
     return "\n".join(filter(None, texts))
 
 
-def _refused_text(rejected: Sequence[RejectedVersion], more: int, name: str, console: Console) -> list[str]:
-    """Return the reasons why versions were not chosen, each once, with all versions to which it applies."""
+def _refused_items(document: ExplainDocument, *, sources: bool) -> list[tuple[str, int]]:
+    """Return the reasons why versions were not chosen, each once, with its versions and their number."""
     versions: dict[str, list[str]] = {}
-    for each in rejected:
-        versions.setdefault(_rejected_text(each), []).append(each.version)
-    lines = [console.out.styled("bold", "Not chosen")]
-    lines += [f"  - {join_words(keys, joiner='and')}{reason}" for reason, keys in versions.items()]
-    if more:
-        text = "1 more version" if more == 1 else f"{more} more versions"
-        command = f"`matrix explain '{name}==VERSION'`"
-        example = f" To explain one of them: {command}" if name != "base-image" else ""
-        lines.append(f"  - {text} would be preferred.{example}")
-    return [console.out.wrapped("\n".join(lines))]
+    for each in document.rejected:
+        versions.setdefault(_rejected_text(each, sources=sources), []).append(each.version)
+    return [(f"  - {join_words(keys, joiner='and')}{reason}", len(keys)) for reason, keys in versions.items()]
 
 
-def _known_problems(context: Context, name: str) -> list[str]:
+def _more_text(name: str, number: int) -> str:
+    text = "1 more version was" if number == 1 else f"{number} more versions were"
+    example = f" To explain one of them: `matrix explain '{name}==VERSION'`" if name != "base-image" else ""
+    return f"  - {text} not chosen.{example}"
+
+
+def _known_problems(context: Context, name: str) -> list[Notice]:
     """Return the known problems of the chosen version of a component; none if the facts are not at hand."""
     lock = context.lock
     try:
@@ -211,8 +273,12 @@ def _failure(pick: Distribution, index: Index) -> TaskState | None:
     return builds[-1] if builds and builds[-1].state == "failed" else None
 
 
-def _failure_text(failure: TaskState, pick: Distribution, console: Console) -> str:
-    lines = [console.out.styled("bold", "The last build failed"), f"  {printable(failure.error or '')}"]
+def _failure_items(document: ExplainDocument) -> list[str]:
+    failure = document.failure
+    if failure is None:
+        return []
+    pick = document.picks[0]
+    lines = [f"  {printable(failure.error or '')}"]
     lines += [f"  - {printable(str(cause))}" for cause in failure.diagnosis]
     lines += [f"  Log: {failure.log}"] if failure.log else []
     if pick.recipe:
@@ -220,7 +286,7 @@ def _failure_text(failure: TaskState, pick: Distribution, console: Console) -> s
             f"  Its recipe is a draft: write it with `matrix catalog draft {pick.draft_source}`, edit it, "
             f"and resolve again with `--catalog {pick.name}.toml`."
         )
-    return console.out.wrapped("\n".join(lines))
+    return lines
 
 
 def _rejected(context: Context, requirement: Requirement) -> tuple[list[RejectedVersion], int]:
@@ -274,7 +340,7 @@ def _older(name: str, chosen: str) -> Requirement | None:
     return parse_requirement(f"{name}<{public}") if public[:1].isdecimal() else None
 
 
-def _rejected_text(rejected: RejectedVersion) -> str:
+def _rejected_text(rejected: RejectedVersion, *, sources: bool = True) -> str:
     if rejected.instead:
         other = rejected.instead
         change = f"{other.component} would be {other.then} instead of {other.now}, and {other.component}"
@@ -284,6 +350,8 @@ def _rejected_text(rejected: RejectedVersion) -> str:
         return f" would also fit; {rejected.preferred}"
     if not rejected.core:
         return " would also fit if named in the request"
+    if not sources:
+        return f": {'; '.join(item.text for item in rejected.core)}"
     return "\n".join(["", *(f"    - {item.text}{first_source(item)}" for item in rejected.core)])
 
 

@@ -213,7 +213,7 @@ def _probed(
             findings += judge_wheel(probe.ask_wheel(promised), promised, rebuild)
     findings += judge_contents(probe, folder.root, reply, lock, catalog, exclude=exclude)
     problems = problems_of(catalog, lock, copied=reply.libraries.copied) if lock else []
-    findings += [Finding("known-bad", "warning", problem) for problem in problems]
+    findings += [Finding("known-bad", "warning", str(problem)) for problem in problems]
     if (seconds := probe.seconds_to_start()) is not None:
         text = f"Python starts in {seconds:.2f} s, with its files in memory"
         findings.append(Finding("verify-start", "info", text, "", {"seconds": round(seconds, 3)}))

@@ -289,7 +289,6 @@ def facts_text(
     Notes in `printed` are left out, and the others are added to it.
     """
     printed = set() if printed is None else printed
-    title = f"{screen.styled('bold', f'{pick.name} {pick.key}')}: {_reason_text(pick, resolution)}"
     lines: list[str] = []
     groups: dict[tuple[str, str], list[Fact]] = {}
     for fact in pick.facts:
@@ -300,14 +299,38 @@ def facts_text(
         printed.update(notes)
         lines += [f"    note: {note}" for note in notes]
         lines.append(f"    source: {screen.styled('dim', f'{source} (in {file})' if file else source)}")
-    if pick.content:
-        lines.append(f"  - {_STATES[pick.content.state]}: {pick.content.evidence}")
-        lines.append(f"    source: {screen.styled('dim', pick.files[0].url)}")
+    for text in _read_texts(pick):
+        lines += [text, f"    source: {screen.styled('dim', pick.files[0].url)}"]
+    return "\n".join([_heading(pick, resolution, screen), *map(screen.wrapped, lines)])
+
+
+def _read_texts(pick: Distribution) -> list[str]:
+    """Return what was read in the file that is installed."""
+    texts = [f"  - {_STATES[pick.content.state]}: {pick.content.evidence}"] if pick.content else []
     if pick.source:
-        lines.append(f"  - its source: {SOURCE_KINDS[pick.source.kind]}: {pick.source.evidence}")
-        lines.append(f"    source: {screen.styled('dim', pick.files[0].url)}")
-    heading = screen.wrapped(title.removesuffix(": "), hanging=4)
-    return "\n".join([heading, *map(screen.wrapped, lines)])
+        texts.append(f"  - its source: {SOURCE_KINDS[pick.source.kind]}: {pick.source.evidence}")
+    return texts
+
+
+def _heading(pick: Distribution, resolution: Resolution, screen: Screen) -> str:
+    title = f"{screen.styled('bold', f'{pick.name} {pick.key}')}: {_reason_text(pick, resolution)}"
+    return screen.wrapped(title.removesuffix(": "), hanging=4)
+
+
+def ranked_facts(pick: Distribution, resolution: Resolution, screen: Screen) -> tuple[str, list[str]]:
+    """Return the reason for a version, and its facts, the most decisive first, each source once."""
+
+    def rank(fact: Fact) -> int:
+        if _ADVICE.search(fact.text) or f" requires {pick.name}" in fact.text:
+            return -1 if " requires " in fact.text else -2
+        return next((place for place, part in enumerate(_TELLING) if part in fact.text), len(_TELLING))
+
+    lines, printed = _read_texts(pick), set()
+    for fact in sorted(pick.facts, key=rank):
+        source = "" if fact.source in printed else f": {fact.source.split(' ; ')[0]}"
+        printed.add(fact.source)
+        lines.append(f"  - {fact.text} [{fact.status}{source}]")
+    return _heading(pick, resolution, screen), lines
 
 
 def reasons_text(resolution: Resolution, screen: Screen = PLAIN) -> str:

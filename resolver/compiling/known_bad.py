@@ -81,13 +81,13 @@ def known_problems(
     variants: Mapping[str, str] = {},
     *,
     copied: Collection[str] = (),
-) -> list[str]:
+) -> list[Notice]:
     """Return the known problems among versions that a component has part in, or else all the grave ones.
 
     Problems that the installed files `copied` from the image solve are left out.
     """
     return [
-        str(notice_of(row, title))
+        notice_of(row, title)
         for row, title in broken_combinations(catalog, target, versions, variants)
         if (name in row.combination if name else row.is_grave)
         and not (row.from_image and all(any(one.endswith(file) for one in copied) for file in row.from_image))
@@ -96,7 +96,7 @@ def known_problems(
 
 def problems_of(
     catalog: Catalog, lock: Resolution, name: str = "", copied: Collection[str] = ()
-) -> list[str]:
+) -> list[Notice]:
     """Return the known problems of a resolution; see `known_problems`."""
     versions = {pick.name: pick.version for pick in lock.picks}
     variants = {pick.name: pick.variant for pick in lock.picks}

@@ -60,7 +60,7 @@ def test_build_wheels_plans_the_release(lock: Resolution, capsys: Capture) -> No
 
 def test_explain_shows_inferred_facts_with_their_source(lock: Resolution, capsys: Capture) -> None:
     del lock
-    assert main(["explain", "deepspeed"]) == 0
+    assert main(["explain", "deepspeed", "-v"]) == 0
     output = capsys.readouterr()
     assert output.out.startswith("deepspeed 0.18.3: you asked for deepspeed==0.18.3 (inferred)\n")
     assert "  - deepspeed 0.18.3 is the sdist deepspeed-0.18.3.tar.gz [inferred]\n" in output.out

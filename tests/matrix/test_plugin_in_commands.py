@@ -46,7 +46,7 @@ def test_plugin_of_the_image_is_shown_and_is_not_installed(capsys: Capture) -> N
     assert "rccl-net 1.4.0 base-image in the base image" in resolved(capsys, "-v")
     assert main(["env", "--for", "cotainr"]) == 0
     assert "rccl-net" not in capsys.readouterr().out
-    assert main(["explain", "rccl-net"]) == 0
+    assert main(["explain", "rccl-net", "-v"]) == 0
     assert "laifs-container-recipes/issues/18" in capsys.readouterr().out
     assert main(["diff", *ON_LUMI, "--driver", "6.4"]) == 0
     assert "impossible" not in capsys.readouterr().err

@@ -173,6 +173,24 @@ def test_answer_fits_a_screen(
         assert main(["explain", found[1]]) == 0
 
 
+@pytest.mark.parametrize(("columns", "lines"), SCREENS)
+def test_explanation_fits_a_screen(columns: int, lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left out is counted, and the last line names the command that shows it."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["resolve", *EIGHT, "--site", "lumi-g", "--date", "2026-06-01", "--offline", "-q"]) == 0
+    for name in ("torch", "rocm", "base-image", "python", "apex", "flash-attn", "torch==2.10.0"):
+        stream = Tty()
+        for output in ("stdout", "stderr"):
+            monkeypatch.setattr(sys, output, stream)
+        assert main(["explain", name]) == 0
+        shown = stream.getvalue().splitlines()
+        assert len(shown) < lines, name
+        assert {"Not chosen"} <= set(shown), name
+        assert shown[0] == "Not chosen" or shown[0].startswith(f"{name} ")
+        assert shown[-1].endswith(f"`matrix explain {name.partition('=')[0]} -v`")
+
+
 @pytest.mark.parametrize("size", SCREENS)
 def test_build_fits_a_screen(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """STAND-IN for the builds: reports of three. At each moment, everything since the command is shown."""

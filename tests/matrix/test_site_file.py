@@ -95,7 +95,7 @@ def test_explain_names_the_site_file_from_another_directory(
     resolve = ["resolve", "apex", "--site", "../site.toml", "--date", "2026-03-01", "-q"]
     assert main(resolve) == 0
     capsys.readouterr()
-    assert main(["explain", "base-image"]) == 0
+    assert main(["explain", "base-image", "-v"]) == 0
     assert f"in {tmp_path}/site.toml" in capsys.readouterr().out
 
 
