@@ -130,13 +130,13 @@ def settings_of(requirements: str | Iterable[str], target: TargetOptions) -> Set
         requirements=_texts("requirements", requirements, "torch>=2.4"),
         site=_optional("site", target.get("site"), "lumi-g"),
         date=_day(target.get("date")),
-        backend=target.get("backend"),
+        backend=_choice("backend", target.get("backend"), ("rocm", "cpu")),
         gfx=[name.strip() for text in names for name in text.split(",")],
         driver=_optional("driver", target.get("driver"), "6.3"),
         rocm=_optional("rocm", target.get("rocm"), "6.4.*"),
         python=_optional("python", target.get("python"), "3.12"),
         base_image=_optional("base_image", target.get("base_image"), "lumi.sif"),
-        prefer=target.get("prefer", "advised"),
+        prefer=_choice("prefer", target.get("prefer", "advised"), ("advised", "newest", "proven", "oldest")),
         catalog=_texts("catalog", target.get("catalog", ()), "facts.toml"),
     )
 
@@ -151,6 +151,13 @@ def text_of(name: str, value: object, example: str) -> str:
 
 def _optional(name: str, value: object, example: str) -> str | None:
     return None if value is None else text_of(name, value, example)
+
+
+def _choice(name: str, value: _T, choices: Sequence[str]) -> _T:
+    if value is not None and value not in choices:
+        msg = f"{name} cannot be {value!r}."
+        raise UsageError(msg, hint=did_you_mean(str(value), choices))
+    return value
 
 
 def _texts(name: str, value: object, example: str) -> list[str]:

@@ -444,8 +444,9 @@ class Resolution(
         return html_table(f"Resolved for {_described(self.target)}", rows)
 
     def pick(self, name: str) -> Distribution | None:
-        """Return the pick of this name."""
-        return next((pick for pick in self.picks if pick.name == name), None)
+        """Return the pick of this name, in any spelling."""
+        wanted = name.lower().replace("_", "-").replace(".", "-")
+        return next((pick for pick in self.picks if pick.name == wanted), None)
 
     def version_of(self, name: str) -> str:
         """Return the chosen version of a component, or an empty string."""

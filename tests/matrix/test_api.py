@@ -210,6 +210,31 @@ def test_argument_of_another_type_is_an_error_that_says_what_to_write(
         matrix.resolve(**{"requirements": "torch", **arguments})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        ({"backend": "cuda"}, "backend cannot be 'cuda'.", "Known: rocm, cpu."),
+        ({"backend": "ROCm"}, "backend cannot be 'ROCm'.", "Did you mean rocm?"),
+        ({"prefer": "newst"}, "prefer cannot be 'newst'.", "Did you mean newest?"),
+        ({"prefer": ["newest"]}, "prefer cannot be ['newest'].", "Known: advised, newest, proven, oldest."),
+    ],
+    ids=str,
+)
+def test_unknown_choice_is_an_error_that_says_what_to_write(
+    arguments: dict[str, Any], message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)) as caught:
+        matrix.resolve("torch", **arguments)
+    assert caught.value.hint == hint
+
+
+def test_pick_takes_any_spelling_of_a_name() -> None:
+    answer = matrix.resolve("flash-attn", date="2026-06-01")
+    assert isinstance(answer, matrix.Resolution)
+    assert answer.pick("Flash_Attn") == answer.pick("flash-attn") is not None
+    assert answer.pick("apex") is None
+
+
 def test_files_may_be_paths(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"x\.toml, which is named as the site, does not exist"):
         matrix.resolve("torch", site=tmp_path / "x.toml")
