@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Literal
 
+from msgspec import UNSET
+
 from builders.building.records import TaskState, build_records
 from builders.constants import LOCK_FILE
 from builders.index import Index
@@ -15,7 +17,7 @@ from matrix.input.settings import Settings, in_project, load_catalog
 from matrix.show.graph_text import print_graph
 from matrix.show.json_document import JsonDocument
 from matrix.show.meanings import meanings
-from matrix.show.render import Screen, counted
+from matrix.show.render import Screen, counted, shortened
 from matrix.show.resolution_text import (
     facts_text,
     first_source,
@@ -95,12 +97,14 @@ def execute(context: Context) -> int:
     if args.graph:
         print_graph(context, [args.name] if args.name else [])
         return 0
-    conflict = None if args.name or args.lock != in_project(LOCK_FILE) else last_conflict()
+    conflict = None if args.name or args.lock is not in_project(LOCK_FILE) else last_conflict()
     if conflict:
         if args.format == "json":
             console.document(conflict)
         else:
             console.text(_conflict_text(conflict))
+            if context.has_lock:
+                console.info(f"\n{args.lock} is unchanged: `matrix explain --lock {args.lock}`")
         return 0
     document = explanation(context)
     if args.format == "json":
@@ -312,13 +316,14 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
     if older is None or older.specifier is None:
         return rejected, more
     try:
-        version = working_version(catalog, request, indexes, older)
+        version, others = working_version(catalog, request, indexes, lock, older)
     except MatrixError:
-        version = ""
+        version, others = "", ()
     if version:
         is_newer = sort_key(chosen) > sort_key(version)
         why = "newer" if is_newer else f"preferred: {_reason(lock, name)}"
-        return [RejectedVersion(version, (), preferred=f"{chosen} is {why}"), *rejected], more
+        found = RejectedVersion(version, (), preferred=f"{chosen} is {why}", others=others or UNSET)
+        return [found, *rejected], more
     if specifier is None:
         return rejected, more
     rejected, more = rejected_versions(
@@ -347,7 +352,8 @@ def _rejected_text(rejected: RejectedVersion, *, sources: bool = True) -> str:
         change += " is chosen first"
         return f" would also fit, but {change}"
     if rejected.preferred:
-        return f" would also fit; {rejected.preferred}"
+        others = f" with {shortened(rejected.others, most=3)}" if rejected.others else ""
+        return f" would also fit{others}; {rejected.preferred}"
     if not rejected.core:
         return " would also fit if named in the request"
     if not sources:

@@ -43,7 +43,9 @@ class RejectedVersion(msgspec.Struct, frozen=True):
     instead: Instead | UnsetType = UNSET
     """If no fact excludes it: what would change."""
     preferred: str | UnsetType = UNSET
-    """If nothing else would change: why the chosen version is preferred."""
+    """If no fact excludes it: why the chosen version is preferred."""
+    others: tuple[str, ...] | UnsetType = UNSET
+    """What else would change for an older version: each component with its version."""
 
 
 def rejected_versions(
@@ -156,8 +158,20 @@ def _core_without(request: Request, refuted: Refuted, texts: set[str]) -> tuple[
 
 
 def working_version(
-    catalog: Catalog, request: Request, indexes: PackageIndexes | None, requirement: Requirement
-) -> str:
-    """Return the preferred version that an additional requirement allows; empty if there is no solution."""
+    catalog: Catalog,
+    request: Request,
+    indexes: PackageIndexes | None,
+    chosen: Resolution,
+    requirement: Requirement,
+) -> tuple[str, tuple[str, ...]]:
+    """Return the preferred version that one more requirement allows, and what else would change with it.
+
+    The version is empty if there is no solution.
+    """
     answer = solve(catalog, replace(request, requirements=(*request.requirements, requirement)), indexes)
-    return answer.version_of(requirement.name) if isinstance(answer, Resolution) else ""
+    if not isinstance(answer, Resolution):
+        return "", ()
+    others = [pick for pick in answer.picks if pick.name != requirement.name and not pick.alias_of]
+    now = {pick.name: pick.key for pick in chosen.picks}
+    changed = (f"{pick.name} {pick.key}" for pick in others if now.get(pick.name) != pick.key)
+    return answer.version_of(requirement.name), tuple(changed)

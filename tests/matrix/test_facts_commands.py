@@ -168,7 +168,9 @@ def test_explain_shows_fact_source_and_file(capsys: Capture) -> None:
     assert output.startswith("apex 1.9.0: for torch 2.9.1+rocm6.4 (requires torch 2.9.*)\n")
     sources = [line for line in output.splitlines() if "source: git:ROCm/apex@f18052b57ca7:README.md" in line]
     assert len(sources) == 1
-    assert re.search(r"\nNot chosen\n  - 1\.\S+ would also fit; 1\.9\.0 is newer\n", output)
+    assert re.search(
+        r"\nNot chosen\n  - 1\.8\.0 would also fit with torch 2\.8\.0.*; 1\.9\.0 is newer\n", output
+    )
     assert main(["explain", "--format", "json"]) == 0
     assert {"apex", "torch", "rocm"} <= {
         pick["name"] for pick in json.loads(capsys.readouterr().out)["picks"]
@@ -202,6 +204,19 @@ def test_explain_shows_the_last_conflict_with_sources(
     assert main(["resolve", "torch", "--date", "2026-02-01", "-q"]) == 0
     capsys.readouterr()
     assert main(["explain"]) == 0
+    assert "kernel-driver 6.3" in capsys.readouterr().out
+
+
+def test_conflict_of_a_request_without_a_lock_names_the_way_back(capsys: Capture) -> None:
+    assert main(["resolve", "torch", "--date", "2026-02-01", "-q"]) == 0
+    assert main(["resolve", "torch", "rocm==7.1.*", "--date", "2026-02-01", "--no-lock", "-q"]) == 1
+    capsys.readouterr()
+    assert main(["explain"]) == 0
+    shown = capsys.readouterr()
+    assert "has no solution" in shown.out
+    command = re.search(r"matrix\.lock is unchanged: `matrix (.*)`", shown.err)
+    assert command
+    assert main(command[1].split()) == 0
     assert "kernel-driver 6.3" in capsys.readouterr().out
 
 
@@ -308,15 +323,32 @@ def test_explain_counts_rejected_versions_it_omits(capsys: Capture) -> None:
     assert {rejected["version"].partition("+")[0] for rejected in document["rejected"]} == {"2.14.1"}
     assert document["rejected_more"] == 0
     assert main(["explain", "torch==2.4.0"]) == 0
-    assert re.search(r"  - 2\.4\.0\+rocm6\.1 would also fit; \S+ is newer\n", capsys.readouterr().out)
+    assert re.search(r"  - 2\.4\.0\+rocm6\.1 would also fit with .*; \S+ is newer\n", capsys.readouterr().out)
 
 
 def test_explain_states_why_a_newer_version_is_not_preferred(capsys: Capture) -> None:
     assert main(["resolve", "flash-attn", "--date", "2026-06-01", "-q"]) == 0
     capsys.readouterr()
     assert main(["explain", "rocm==7.0.2"]) == 0
-    reason = "7.0.2 would also fit; 6.4.4 is preferred: lumi-g advises rocm 6.4.*"
-    assert capsys.readouterr().out.startswith(f"Not chosen\n  - {reason}\n\nrocm 6.4.4: ")
+    output = capsys.readouterr().out
+    assert re.match(
+        r"Not chosen\n  - 7\.0\.2 would also fit with base-image lumi-\S+-u24r70\S+, "
+        r"torch 2\.10\.0\+rocm7\.0, triton-rocm 3\.6\.0; 6\.4\.4 is preferred: lumi-g advises rocm 6\.4\.\*\n\nrocm 6\.4\.4: ",
+        output,
+    )
+    others = {"triton-rocm": "3.6.0", "torch": "2.10.0+rocm7.0"}
+    requirements = [f"{name}=={version}" for name, version in others.items()]
+    command = [
+        "resolve",
+        "flash-attn",
+        "rocm==7.0.2",
+        *requirements,
+        "--date",
+        "2026-06-01",
+        "--no-lock",
+        "-q",
+    ]
+    assert main(command) == 0  # the others are all that must change
 
 
 def test_explain_indents_continuation_lines(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
