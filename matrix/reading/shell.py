@@ -226,6 +226,13 @@ def _escaped(char: str) -> str:
     return {"$": _LITERAL, "\n": ""}.get(char, char)
 
 
+class _Block(msgspec.Struct):
+    keyword: str
+    items: int
+    """How many items were read before it."""
+    has_branches: bool
+
+
 class Shell:
     """The state of a shell, and what its commands install."""
 
@@ -251,7 +258,8 @@ class Shell:
         self._clones: dict[str, _Clone] = {}
         self._payload_matters = payload_matters
         """Whether a command that is not known may install something; a job script starts programs."""
-        self._depth = 0
+        self._blocks: list[_Block] = []
+        """The conditions and loops around the next command, from outside to inside."""
 
     def inherit(self, other: Shell) -> None:
         """Begin with what another shell has left in its image."""
@@ -293,13 +301,16 @@ class Shell:
             command.words = [word for each in command.words for word in self._expanded(each)]
             installed = len(self.items)
             self._command(command, command.words)
-            if self._depth and len(self.items) > installed:
+            if self._blocks and len(self.items) > installed:
                 self._note(command, "it depends on a condition, which is not evaluated")
+            for block in self._blocks:
+                if block.has_branches:  # at most one of them runs
+                    del self.items[block.items :]
         if len(text) > _LONGEST_SCRIPT:
             reason = f"only the first {_LONGEST_SCRIPT} characters of a script are read"
             self.unread.append(Unread(line, "", reason))
         if not nested:
-            self._depth = 0
+            self._blocks = []
 
     def finish(self) -> None:
         """Report what was cloned and not installed; call it after the last command."""
@@ -353,6 +364,7 @@ class Shell:
             **dict.fromkeys(("conda", "mamba", "micromamba"), self._conda),
             **dict.fromkeys(("srun", "mpirun", "mpiexec", "flux"), self._launch),
             **dict.fromkeys(("singularity", "apptainer"), self._container),
+            "cotainr": self._cotainr,
             **dict.fromkeys(_SHELLS, self._script),
         }
         if name in readers or re.fullmatch(r"pip[\d.]+", name):
@@ -362,6 +374,8 @@ class Shell:
         elif name in _HARMLESS or _ACTIVATION.fullmatch(words[0]):
             self._note(command, "it installs no package", matters=False)
             self._text_of_file(command)
+        elif self._blocks and self._blocks[-1].keyword == "case" and not rest:
+            self._note(command, "it is a pattern of case", matters=False)
         else:
             self._note(command, "this command is not known", matters=self._payload_matters)
 
@@ -371,7 +385,7 @@ class Shell:
         while words:
             first = words.pop(0)
             assigned = _ASSIGNMENT.fullmatch(first)
-            self._depth = max(self._depth + (first in _OPENING) - (first in _CLOSING), 0)
+            self._follow_blocks(first)
             if first in {"for", "case", "select"}:
                 return []
             if first in {"export", "declare", "typeset", "setenv"}:
@@ -387,6 +401,14 @@ class Shell:
             elif first not in _KEYWORDS | _OPENING | _CLOSING:
                 return [first, *words]
         return []
+
+    def _follow_blocks(self, word: str) -> None:
+        if word in _OPENING:
+            self._blocks.append(_Block(word, len(self.items), has_branches=word == "case"))
+        elif self._blocks and word in _CLOSING:
+            self._blocks.pop()
+        elif self._blocks and word in {"else", "elif"}:
+            self._blocks[-1].has_branches = True
 
     def _export(self, command: Command, words: Sequence[str]) -> None:
         if words and command.words[0] == "setenv":
@@ -441,13 +463,28 @@ class Shell:
         image, *inner = _after_options(words[1:], _LAUNCHER_VALUES) or [""]
         if not image or words[0] not in {*_CONTAINER_VERBS, "start"}:
             self._note(command, "it installs no package", matters=False)
-        elif "$" in image:
+        else:
+            self._image(command, image)
+        self._command(command, inner)
+
+    def _cotainr(self, command: Command, words: Sequence[str]) -> None:
+        """Read the base image of ``cotainr build``, and name its environment file."""
+        options, _ = _split(words, {"--base-image", "--conda-env", "--system"})
+        if words[:1] != ["build"]:
+            self._note(command, "it installs no package", matters=False)
+        for name, value in options:
+            if name == "--base-image":
+                self._image(command, value)
+            elif name == "--conda-env":
+                self._leave_file(command, name, value)
+
+    def _image(self, command: Command, image: str) -> None:
+        if "$" in image:
             self._note(command, f"the image is in a variable that is not set here: {printable(image)}")
         else:
             self.items.append(
                 Item(name="", url=image, installer="image", line=command.line, text=command.text)
             )
-        self._command(command, inner)
 
     def _text_of_file(self, command: Command) -> None:
         """Read the variables that a script sets which this one writes with a here-document."""

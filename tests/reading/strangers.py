@@ -752,4 +752,66 @@ DS_BUILD_CPU_ADAM=1 pip install --pre --global-option="build_ext" --global-optio
         python="3.11",
         kind="shell script",
     ),
+    Stranger(
+        "make-dev-env.sh",
+        "https://github.com/Teriks/dgenerate/blob/master/make-dev-env.sh",
+        """#!/bin/bash
+python3 -m venv venv
+source venv/bin/activate
+if which rocminfo &> /dev/null; then
+  pip3 install torch torchvision --extra-index-url https://download.pytorch.org/whl/rocm6.2/
+else
+  pip3 install torch torchvision --extra-index-url https://download.pytorch.org/whl/cu124/
+fi
+pip install einops
+""",
+        ["einops"],
+        ("whl/rocm6.2", "whl/cu124"),
+        kind="shell script",
+    ),
+    Stranger(
+        "install.sh",
+        "https://github.com/amd/HPCTrainingDock/blob/main/extras/scripts/pytorch_setup.sh (a choice by an argument)",
+        """#!/bin/bash
+pip install -r requirements.txt
+case $1 in
+    "cuda")
+        pip install torch
+        ;;
+    "rocm")
+        pip install torch --index-url https://download.pytorch.org/whl/rocm6.4
+        ;;
+esac
+if [ ! -d data ]; then
+    pip install gdown
+fi
+""",
+        ["gdown"],
+        ("-r requirements.txt", "pip install torch", "whl/rocm6.4", "pip install gdown"),
+        kind="shell script",
+    ),
+    Stranger(
+        "cotainr_job.sh",
+        "https://github.com/DeiC-HPC/cotainr/issues/171",
+        """#!/bin/bash
+#SBATCH --partition=small
+module load LUMI cotainr
+cotainr build py312.sif --base-image=/appl/local/containers/sif-images/lumi-pytorch-rocm-6.2.4-python-3.12-pytorch-v2.7.1.sif --conda-env=py312.yml --accept-licenses
+""",
+        ["/appl/local/containers/sif-images/lumi-pytorch-rocm-6.2.4-python-3.12-pytorch-v2.7.1.sif"],
+        ("--conda-env py312.yml",),
+        kind="job script",
+    ),
+    Stranger(
+        "build.sh",
+        "https://github.com/Lumi-supercomputer/Getting_Started_with_AI_workshop (06, building containers from environments)",
+        """#!/bin/bash
+module use /appl/local/training/modules/AI-20240529
+module load LUMI cotainr
+srun --partition=dev-g cotainr build python312.sif --system=lumi-c --conda-env=python312.yml --accept-licenses
+""",
+        [],
+        ("--conda-env python312.yml",),
+        kind="shell script",
+    ),
 ]
