@@ -268,7 +268,7 @@ def heavy(session: nox.Session) -> None:
     """Build real extensions that take minutes in the test image, and print JSON.
 
     This needs root, and takes half an hour. Arguments after -- choose builds, such as
-    ``--only causal-conv1d``. Results: docs/howto/heavy-builds.md.
+    ``--only causal-conv1d``. Results: docs/development/measured-builds.md.
     """
     install(session, "-e", ".[test]")
     session.run("python", "-m", "benchmarks.heavy", *session.posargs)
