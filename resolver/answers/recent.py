@@ -3,7 +3,9 @@
 Platform and advice are decided first, and releases that were judged come before others. So a project whose
 newer releases require another ROCm would be chosen from years ago. The bound is an assumption of the one
 search: while a requested project has releases that are more than a year or a major version newer than the
-chosen one, one of these is assumed, and if there is a solution, it is the answer.
+chosen one, one of these is assumed, and if there is a solution, it is the answer. So are releases without a
+known fault for which the chosen one gives wrong results. If only what newer releases require for CUDA stands
+against them, the older ones are excluded, and there is no answer: the user decides.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ from __future__ import annotations
 from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
-from resolver.compiling.problem import Demand, Link, is_prerelease
+from resolver.compiling.known_bad import concerning
+from resolver.compiling.problem import ABSENT, Demand, Link, is_prerelease
 from resolver.errors import TooLargeError
 from resolver.facts.schema import PLATFORM
 from resolver.indexes import InstalledFiles
 from resolver.model import Notice
 from resolver.requirements import PAIRED_WITH_TORCH
-from resolver.versions import join_words, version_key
+from resolver.versions import is_version, join_words, satisfies, version_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -37,11 +40,12 @@ _OF_PLATFORM = {*PLATFORM, "torch", *PAIRED_WITH_TORCH}
 
 def recent(
     solver: Solver, keep: Collection[str], solve: Callable[[Sequence[Assumption]], Solution | None]
-) -> tuple[list[Assumption], list[Notice]]:
+) -> tuple[list[Assumption], list[Notice]] | None:
     """Return the assumptions under which no requested release is from years ago if possible, with notices.
 
-    `solve` returns the preferred solution under assumptions, which the solver then has: it has the preferred
-    one of all, and at the end that under the result. `keep` has the names whose releases stay.
+    Return None if releases were excluded and there is no solution any more. `solve` returns the preferred
+    solution under assumptions, which the solver then has: it has the preferred one of all, and at the end
+    that under the result. `keep` has the names whose releases stay.
     """
     names = {requirement.name for requirement in solver.request.requirements} - _OF_PLATFORM - {*keep}
     kept: list[Assumption] = []
@@ -57,8 +61,14 @@ def recent(
             except TooLargeError:
                 found = None
             if found is None:
-                notices += _held_back(solver, name, newer, names)
+                held = list(_held_back(solver, name, newer, names))
                 solve(kept)
+                if held or not _exclude_for_cuda(solver, name):
+                    notices += held
+                    break
+                kept.clear()
+                if solve(kept) is None:
+                    return None
                 break
             kept.append(newer)
             newer = _much_newer(solver, name)
@@ -68,7 +78,10 @@ def recent(
 
 
 def _much_newer(solver: Solver, name: str) -> Assumption | None:
-    """Return the releases that are a year or a major version newer than the chosen one, as an assumption."""
+    """Return the releases that are much newer than the chosen one, as an assumption.
+
+    These are a year or a major version newer, or lack a fault by which the chosen one gives wrong results.
+    """
     number = _variable(solver, name)
     if number < 0:  # nothing requires it on the chosen Python
         return None
@@ -78,13 +91,24 @@ def _much_newer(solver: Solver, name: str) -> Assumption | None:
     if known is None:
         return None
     (chosen, first), mask = known, 0
+    is_wrong = _gives_wrong_results(solver, name, chosen)
     for bit, (version, day) in days.items():
         is_far = first + _BOUND < day or _major(chosen) < _major(version) < _YEAR
+        is_far |= is_wrong and not _gives_wrong_results(solver, name, version)
         is_newer = version_key(version) > version_key(chosen) and is_far
         is_allowed = is_prerelease(chosen) or not is_prerelease(version)
         if is_newer and is_allowed and day <= solver.request.target.date:
             mask |= 1 << bit
     return (number, mask) if mask else None
+
+
+def _gives_wrong_results(solver: Solver, name: str, version: str) -> bool:
+    """Return whether a release alone is known for wrong results on the target."""
+    return any(
+        row.rank == "wrong results" and row.effect == "warn" and satisfies(version, row.combination[name])
+        for row in concerning(solver.world.catalog, solver.request.target)
+        if row.combination.keys() == {name}
+    )
 
 
 def _variable(solver: Solver, name: str) -> int:
@@ -137,18 +161,21 @@ def _platform(solver: Solver) -> dict[str, str]:
 def _yielded(solver: Solver, name: str, before: str, platform: dict[str, str]) -> Notice:
     """Return what the preferred platform, or a release that was judged, would have brought."""
     chosen, now = _version(solver, name), _platform(solver)
+    why = f"is {_FAR} older"
+    if _gives_wrong_results(solver, name, before):
+        why = "is known for wrong results"
     changed = [text for text in now if platform.get(text, now[text]) != now[text]]
     if changed:
         there = join_words([f"{text} {platform[text]}" for text in changed], joiner="and")
         here = join_words([f"{text} {now[text]}" for text in changed], joiner="and")
         text = (
             f"{name} {chosen} was chosen, on {here}. With {there}, which would come first, the newest is "
-            f"{name} {before}, which is {_FAR} older."
+            f"{name} {before}, which {why}."
         )
     else:
         text = (
             f"{name} {chosen} was chosen. {name} {before} would come first, because more is known about it, "
-            f"but it is {_FAR} older."
+            f"but it {why}."
         )
     return Notice("years-back", name, text)
 
@@ -156,7 +183,8 @@ def _yielded(solver: Solver, name: str, before: str, platform: dict[str, str]) -
 def _held_back(solver: Solver, name: str, newer: Assumption, names: Collection[str]) -> Iterator[Notice]:
     """Yield what a proof names as the reason that nothing much newer of a project is possible.
 
-    It is other requirements of the request, or an extra that newer releases do not have.
+    It is other requirements of the request, an extra that newer releases do not have, or what a newer release
+    requires, if that is not only for CUDA.
     """
     reasons = solver.session.refuting([newer])
     links = [reason for reason in reasons if isinstance(reason, Link)]
@@ -165,8 +193,29 @@ def _held_back(solver: Solver, name: str, newer: Assumption, names: Collection[s
     blamed = others & {*names, "torch", "rocm", "python"} - {name}
     stated = [one.text for one in solver.request.requirements if one.name in blamed]
     lost = {link.subject for link in links if link.predicate.startswith("lacks the extra")}
-    why = f"do not fit {join_words(stated, joiner='and')}" if stated else ""
+    own = [link for link in links if link.subject.partition("[")[0] == name and is_version(link.version)]
+    why = ""
     if extras := sorted(one[len(name) :].strip("[]") for one in lost if one.startswith(f"{name}[")):
-        why = f"lack the extra {join_words(extras)}"
+        why = f"which lack the extra {join_words(extras)}"
+    elif stated:
+        why = f"which do not fit {join_words(stated, joiner='and')}"
+    elif own and name not in solver.requirements.needing_cuda:
+        newest = max(own, key=lambda link: version_key(link.version))
+        why = f"none of which resolves: {newest.subject} {newest.version} {newest.predicate}"
     if why:
-        yield Notice("years-back", name, f"{name} has releases that are {_FAR} newer, which {why}.")
+        yield Notice("years-back", name, f"{name} has releases that are {_FAR} newer, {why}.")
+
+
+def _exclude_for_cuda(solver: Solver, name: str) -> bool:
+    """Exclude the chosen and older releases of a project if newer ones require CUDA; return if they do."""
+    choices = solver.projects.node(name)
+    newer, required = solver.requirements.needing_cuda.get(name, ("", ""))
+    chosen = _version(solver, name)
+    if choices is None or not newer or version_key(newer) <= version_key(chosen):
+        return False
+    older = choices.everything & -(solver.search.domains[choices.number] & ~ABSENT)
+    text = f"are {_FAR} older than {newer}, which requires {required}, which is for CUDA"
+    subject = f"the releases of {name} up to {chosen}"
+    link = Link(subject, f"{name}=={chosen}", "", text, "its wheel, and the days of the releases")
+    solver.search.add({choices.number: older}, link)
+    return True

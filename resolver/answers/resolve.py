@@ -265,8 +265,9 @@ class _Search:
         if solution is not None and self._solver is not None and request.prefer not in {"oldest", "proven"}:
             from resolver.answers.recent import recent
 
-            self._assumed, self._recent = recent(self._solver, keep or {}, self._solve)
-            solution = self._solver.world.solution
+            found = recent(self._solver, keep or {}, self._solve)
+            solution = self._solver.world.solution if found else None
+            self._assumed, self._recent = found or ([], [])
         self._chosen: list[Assumption] = []
         """The values of the answer."""
         self.answer: Resolution | Refuted

@@ -106,16 +106,18 @@ def _replacing(request: Request, names: Collection[str]) -> Iterator[RequestChan
         yield RequestChange(text, partial(replace, preinstalled=replaced))
 
 
-def _with_extras(request: Request, links: Iterable[Link]) -> Iterator[RequestChange]:
-    """Yield changes to the extras that bring a library without which a distribution cannot be used."""
-    those = {link.object: link.subject for link in links if link.object.startswith(f"{link.subject}[")}
-    for text, name in those.items():
-        stated = [one for one in request.requirements if one.name == name]
-        extra = text[len(name) :].strip("[]")
-        texts = [f"{name}[{','.join((*one.extras, extra))}]{one.specifier or ''}" for one in stated] or [text]
-        others = (one for one in request.requirements if one.name != name)
-        wanted = (*others, *map(parse_requirement, texts))
-        yield RequestChange(f"with its extra, {text}", partial(replace, requirements=wanted))
+def _named(request: Request, links: Iterable[Link]) -> Iterator[RequestChange]:
+    """Yield changes to what links name: an extra that brings a needed library, or an older release."""
+    named = (one.object for one in links if one.object.startswith(f"{one.subject}[") or "==" in one.object)
+    for text in dict.fromkeys(named):
+        new = parse_requirement(text)
+        stated = next((one for one in request.requirements if one.name == new.name), new)
+        extras = ",".join(dict.fromkeys((*stated.extras, *new.extras)))
+        wanted = f"{new.name}{extras and f'[{extras}]'}{new.specifier or stated.specifier or ''}"
+        others = (one for one in request.requirements if one.name != new.name)
+        what = "an older release" if new.specifier else "its extra"
+        change = partial(replace, requirements=(*others, parse_requirement(wanted)))
+        yield RequestChange(f"with {what}, {text}", change)
 
 
 def _same_module(catalog: Catalog, requirements: Sequence[Requirement]) -> Iterator[RequestChange]:
@@ -303,7 +305,7 @@ def suggest(
     names = blamed(core)
     sited = any(demand.kind == "fact" and demand.variable.name in _SET_BY_SITE for demand in demands)
     changes = [
-        *_with_extras(request, links),
+        *_named(request, links),
         *_replacing(request, names),
         *changes_of(catalog, request, sited=sited, stated=stated),
     ]

@@ -170,7 +170,8 @@ class Requirements(Part):
         try:
             self._require(number, mask, choices.key, metadata, choices.extra)
         except (UsageError, ValueError) as error:
-            self._projects.skip(choices, mask, f"has an invalid requirement: {error}", is_read=True)
+            reason = f"has an invalid requirement: {str(error).rstrip('.')}"
+            self._projects.skip(choices, mask, reason, is_read=True)
 
     def read_ahead(self, choices: Choices, mask: int, domain: int) -> None:
         """Read more releases of a project at once if its choice is another one that was not read yet.

@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import date, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve, solve
+from resolver.compiling.known_bad import concerning
 from resolver.facts.catalog import Catalog, closed_names
 from resolver.indexes import Content
-from resolver.model import Resolution
+from resolver.model import Conflict, Resolution
 from resolver.solving.session import Refuted
-from resolver.versions import version_key
+from resolver.versions import satisfies, version_key
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease
 
@@ -111,6 +113,70 @@ def test_requirement_that_holds_a_project_back_is_named(catalog: Catalog) -> Non
         said
         == f"speech has releases that are {YEARS.replace('older', 'newer')}, which do not fit torch==2.7.1."
     )
+
+
+def test_what_newer_releases_require_is_named(catalog: Catalog) -> None:
+    """As AllenNLP, whose newest release needs a torch that no wheel for ROCm has."""
+    old = FakeRelease(requires=["torch"], uploaded="2020-07-11T00:00:00Z")
+    new = FakeRelease(requires=["torch<1.13"], uploaded="2022-10-18T00:00:00Z")
+    answer = answered(catalog, "texts", FakeIndexes({"texts": {"0.9": old, "2.10": new}}))
+    assert version(answer, "texts") == "0.9"
+    (said,) = (text for text in answer.warnings if "[years-back]" in f"{text} [{text.id}]")
+    assert said.endswith("none of which resolves: texts 2.10 requires torch<1.13.")
+
+
+def boosted(*, newest: str) -> FakeIndexes:
+    """Return a project like sglang, whose newer releases require a distribution for CUDA."""
+    old = FakeRelease(uploaded="2025-01-11T00:00:00Z")
+    new = FakeRelease(requires=["cuda-python"], uploaded=f"{newest}T00:00:00Z")
+    return FakeIndexes({"boosted": {"0.5.2": old, "0.5.23": new}, "cuda-python": {"13": []}})
+
+
+@pytest.mark.parametrize("extra", ["", "[gpu]"])
+def test_releases_of_years_ago_are_refused_if_newer_ones_are_for_cuda(catalog: Catalog, extra: str) -> None:
+    indexes = boosted(newest="2026-08-01")
+    if extra:
+        old = FakeRelease(requires=["six ; extra == 'gpu'"], extras=["gpu"], uploaded="2020-07-11T00:00:00Z")
+        new = replace(old, requires=["cuda-python", *old.requires], uploaded="2026-08-01T00:00:00Z")
+        indexes = FakeIndexes({"boosted": {"0.5.2": old, "0.5.23": new}, "six": {"1.17": []}})
+    conflict = resolve(catalog, ask(catalog, f"boosted{extra}", day=DAY), indexes)
+    assert isinstance(conflict, Conflict)
+    assert "boosted up to 0.5.2 are more than a year or a major version older than 0.5.23" in str(
+        conflict.core
+    )
+    assert any("cuda-python; sys_platform == 'never'" in text for text in conflict.warnings)
+    (offer,) = (one for one in conflict.suggestions if "an older release" in str(one))
+    assert f"boosted{extra}==0.5.2" in str(offer)
+    pinned = answered(catalog, f"boosted{extra}==0.5.2", indexes)
+    assert version(pinned, "boosted") == "0.5.2"
+
+
+def test_older_release_within_the_bound_is_taken_if_newer_ones_are_for_cuda(catalog: Catalog) -> None:
+    answer = answered(catalog, "boosted", boosted(newest="2025-12-01"))
+    assert version(answer, "boosted") == "0.5.2"
+    assert any("boosted 0.5.2 of 2025-01-11 was chosen" in text for text in answer.warnings)
+
+
+@pytest.mark.parametrize("site", ["lumi-g", "frontier", "setonix", "dardel", "adastra", "tuolumne"])
+def test_release_with_wrong_results_is_not_chosen_if_another_resolves(site: str, catalog: Catalog) -> None:
+    """As bitsandbytes 0.49.2 was chosen where the site's ROCm 6.3 comes first."""
+    target = ask(catalog, "torch", site=site, day=DAY).target
+    rows = [
+        row for row in concerning(catalog, target) if row.rank == "wrong results" and row.effect == "warn"
+    ]
+    for name, bad in ((*row.combination.items(),)[0] for row in rows if len(row.combination) == 1):
+        if name == "torch":
+            continue
+        found = solve(catalog, ask(catalog, name, site=site, day=DAY), FakeIndexes({}))
+        chosen = found.version_of(name) if isinstance(found, Resolution) else ""
+        for row in catalog.releases_of(name) if chosen and satisfies(chosen, bad) else ():
+            if (
+                not row.variant
+                and version_key(row.version) > version_key(chosen)
+                and not satisfies(row.version, bad)
+            ):
+                pinned = ask(catalog, f"{name}=={row.version}", site=site, day=DAY)
+                assert isinstance(solve(catalog, pinned, FakeIndexes({})), Refuted), row.version
 
 
 def test_release_that_was_not_judged_is_taken_instead_of_one_of_years_ago(catalog: Catalog) -> None:

@@ -192,7 +192,7 @@ def test_range_without_release_is_left_open(catalog: Catalog) -> None:
 @pytest.mark.parametrize("name", ["nvidia-nccl-cu12", "cupy-cuda12x", "tensorrt-cu13", "cuda-python"])
 def test_names_of_cuda_are_refused_with_the_chain(catalog: Catalog, backend: str, name: str) -> None:
     indexes = FakeIndexes(
-        {"top": {"1.0": ["xgboost"]}, "xgboost": {"3.0": [f"{name}>=1"]}, name: {"1.0": []}}
+        {"top": {"1.0": ["boosted"]}, "boosted": {"3.0": [f"{name}>=1"]}, name: {"1.0": []}}
     )
     site = "lumi-g" if backend == "rocm" else "local"
     request = ask(catalog, "top", site=site, python="3.12")
@@ -201,8 +201,8 @@ def test_names_of_cuda_are_refused_with_the_chain(catalog: Catalog, backend: str
     texts = [item.text for item in conflict.core]
     assert texts == [
         "you asked for top",
-        "top 1.0 requires xgboost",
-        f"xgboost 3.0 requires {name}>=1, which is for CUDA",
+        "top 1.0 requires boosted",
+        f"boosted 3.0 requires {name}>=1, which is for CUDA",
     ]
 
 
