@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import networkx
+
 ROOT = Path(__file__).parents[1]
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
@@ -36,19 +38,20 @@ class Import(NamedTuple):
     name: str
     line: int
     in_function: bool
+    of_type: bool
 
 
-def imports(node: ast.AST, *, in_function: bool = False) -> Iterator[Import]:
+def imports(node: ast.AST, *, in_function: bool = False, of_type: bool = False) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
-            continue
+        of_types = of_type or (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING")
         if isinstance(child, ast.Import):
-            yield from (Import(alias.name, child.lineno, in_function) for alias in child.names)
+            yield from (Import(alias.name, child.lineno, in_function, of_types) for alias in child.names)
         elif isinstance(child, ast.ImportFrom) and child.module:
             full = [f"{child.module}.{alias.name}" for alias in child.names]
             names = [name for name in full if name in FILES] or [child.module]
-            yield from (Import(name, child.lineno, in_function) for name in names)
-        yield from imports(child, in_function=in_function or isinstance(child, ast.FunctionDef))
+            yield from (Import(name, child.lineno, in_function, of_types) for name in names)
+        within = in_function or isinstance(child, ast.FunctionDef)
+        yield from imports(child, in_function=within, of_type=of_types)
 
 
 @cache
@@ -69,7 +72,7 @@ def is_heavy(module: str) -> bool:
             known.add(name)
             pending += [
                 name.rpartition(".")[0],
-                *(row.name for row in all_imports()[name] if not row.in_function),
+                *(row.name for row in all_imports()[name] if not (row.in_function or row.of_type)),
             ]
     return False
 
@@ -97,3 +100,12 @@ def test_functions_import_heavy_libraries_only_except_at_start_up(tmp_path: Path
         if row.in_function and not is_heavy(row.name)
     ]
     assert others == []
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports of types count, and those inside functions."""
+    arrows: networkx.DiGraph[str] = networkx.DiGraph(
+        (module, row.name) for module, rows in all_imports().items() for row in rows
+    )
+    circles = [sorted(found) for found in networkx.strongly_connected_components(arrows) if len(found) > 1]
+    assert circles == []

@@ -14,8 +14,8 @@ from builders.scheduling.local import Builds
 from builders.wheels.wheel import DamagedError
 from matrix.api import resolve_settings, write_lock
 from matrix.building.planning import limits_of, report_failures, tasks_of
+from matrix.command_line.conflict import show_conflict
 from matrix.input.locking import catalog_with_image_of, changes
-from matrix.show.resolution_text import show_conflict
 from resolver.model import INCOMPLETE, Conflict
 from resolver.versions import join_words
 

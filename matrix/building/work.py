@@ -38,6 +38,7 @@ from matrix.building.container import (
 )
 from matrix.building.locked import check_sources
 from matrix.building.planning import add_build_options, attach, check_batch_options, node_of
+from matrix.command_line.conflict import show_conflict
 from matrix.command_line.options import (
     add_format,
     add_index,
@@ -63,7 +64,7 @@ from matrix.judging.judge import judge_thing
 from matrix.show.check_text import show
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted, format_size, shortened
-from matrix.show.resolution_text import build_times, show_conflict
+from matrix.show.resolution_text import build_times
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.lock import dumps
 from resolver.model import Conflict

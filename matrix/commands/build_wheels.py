@@ -39,6 +39,7 @@ from matrix.building.planning import (
     state_of,
     tasks_of,
 )
+from matrix.command_line.conflict import show_conflict
 from matrix.command_line.options import (
     add_format,
     add_index,
@@ -53,7 +54,7 @@ from matrix.input.locking import exclude_pick, same_target
 from matrix.input.request import check_names
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import findings_text
-from matrix.show.resolution_text import show_conflict, time_text
+from matrix.show.resolution_text import time_text
 from resolver.errors import UsageError
 from resolver.model import Conflict
 from resolver.versions import join_words

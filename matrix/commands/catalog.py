@@ -30,8 +30,8 @@ from matrix.show.render import counted
 from resolver.errors import CatalogError, EnvironmentLacksError, UsageError, did_you_mean
 from resolver.facts.catalog import load, overlay_files
 from resolver.facts.catalog_files import row_to_dict
+from resolver.facts.incomplete import incomplete_rows
 from resolver.facts.schema import KINDS, Status, displayed
-from resolver.facts.validate import incomplete_rows
 
 if TYPE_CHECKING:
     import argparse

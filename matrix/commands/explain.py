@@ -11,6 +11,7 @@ from builders.building.records import TaskState, build_records
 from builders.constants import LOCK_FILE
 from builders.index import Index
 from matrix.api import package_indexes
+from matrix.command_line.conflict import last_conflict
 from matrix.command_line.options import add_format, add_index, add_lock
 from matrix.input.locking import catalog_of, catalog_with_image_of
 from matrix.input.settings import Settings, in_project, load_catalog
@@ -21,7 +22,6 @@ from matrix.show.render import Screen, counted, shortened
 from matrix.show.resolution_text import (
     facts_text,
     first_source,
-    last_conflict,
     names_of_others,
     others_text,
     ranked_facts,

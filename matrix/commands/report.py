@@ -13,12 +13,13 @@ from builders.building.records import build_records
 from builders.index import Index
 from builders.storage.files import write_atomic
 from matrix.command_line.arguments import request_arguments
+from matrix.command_line.conflict import last_conflict
 from matrix.command_line.options import add_index, add_lock, add_names, add_target_options, output_path
 from matrix.input.locking import names_target
 from matrix.report.page import ReportPage, TableData, render_page, subtitle_of, wheels_of
 from matrix.show.json_document import conflict_document
 from matrix.show.render import duration
-from matrix.show.resolution_text import build_times, in_index, last_conflict, resolution_text
+from matrix.show.resolution_text import build_times, in_index, resolution_text
 from resolver.answers.graph import PIP, build_graph, edges_of_graph, generations, pick_in
 from resolver.answers.table import ROW_COMPONENTS, Table
 from resolver.errors import ProvenanceError

@@ -7,21 +7,14 @@ from typing import TYPE_CHECKING
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from matrix.api import package_indexes, write_lock
+from matrix.command_line.conflict import forget_conflict, show_conflict
 from matrix.command_line.options import add_format, add_names, add_request_options, output_path
 from matrix.consumers import consumer_names
 from matrix.input.locking import changed_facts, changes, check_not_smaller, is_unchanged, read_earlier
 from matrix.input.settings import EVERYTHING, REQUEST_FILE, in_project, read_settings
 from matrix.show.json_document import brief_document, resolution_document
 from matrix.show.render import PLAIN
-from matrix.show.resolution_text import (
-    build_times,
-    conflict_text,
-    forget_conflict,
-    in_index,
-    reasons_text,
-    resolution_text,
-    show_conflict,
-)
+from matrix.show.resolution_text import build_times, conflict_text, in_index, reasons_text, resolution_text
 from resolver.model import Conflict
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from builders.storage.files import atomic_path
+from matrix.command_line.conflict import show_conflict
 from matrix.command_line.options import add_names, add_target_options, output_path
 from matrix.report.page import render_page, table_report
 from matrix.show.json_document import brief_document
 from matrix.show.render import PLAIN
-from matrix.show.resolution_text import show_conflict
 from matrix.show.table_formats import answer_of, newest_rows, to_csv, to_json, to_summary, to_text
 from resolver.answers.table import Table, TableRow
 from resolver.compiling.names import wheels_for_rocm

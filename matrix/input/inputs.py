@@ -16,14 +16,13 @@ import msgspec
 from msgspec.structs import replace
 
 from matrix.reading.requirements import (
+    HINT,
     OPTIONS,
     VARIABLE,
-    entries_of,
     followed,
     is_index_of_torch,
+    lines_of,
     open_included,
-    read_file,
-    read_requirements,
 )
 from resolver.errors import MatrixError, UsageError
 from resolver.model import Requirement, Resolution
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from builders.network.urls import PackageSources
     from matrix.input.settings import Settings
     from matrix.reading.items import Item, Reading
-    from matrix.reading.requirements import Entry, Role
+    from matrix.reading.requirements import Role
 
 _LONGEST_LINE = 100_000  # characters; pip's parser of options needs minutes for longer ones
 _SPECIAL = re.compile(r"^[-.]|[/@\t]|\s-|\$\{|\.(whl|zip|tgz|tar\.\w+)$")
@@ -95,8 +94,7 @@ class Inputs(msgspec.Struct, kw_only=True):
         for text in texts:
             _reject_file(text)
             if _SPECIAL.search(text.strip()):
-                lines = read_requirements(text, "").entries
-                self._add_lines(followed(lines, "", kind, _refuse, seen=self._done))
+                self._add_lines(followed(lines_of(text), "", kind, _refuse, seen=self._done))
             else:
                 self._append(parse_requirement(text), kind, _Source())
         for file in files:
@@ -114,7 +112,7 @@ class Inputs(msgspec.Struct, kw_only=True):
                 self._add_pylock(Path(name), kind)
                 return
         path, text = open_included(name, "")
-        lines = entries_of(text, path)
+        lines = lines_of(text, path)
         self._add_lines(followed(lines, path, kind, _refuse, chain=(real,), seen=self._done))
 
     def _add_pylock(self, path: Path, kind: Role) -> None:
@@ -140,12 +138,11 @@ class Inputs(msgspec.Struct, kw_only=True):
         """Add the pip section of a conda environment file, and its Python."""
         from matrix.reading.conda_file import read
 
-        reading = read(read_file(path), str(path))
+        reading = read(read_text(path, hint=HINT, pipes=True), str(path))
         source = _Source(str(path), directory=str(path.parent))
         _reject_unread(reading, source)
         self._add_python(reading, source)
-        assert reading.document is not None  # noqa: S101  a conda file has one
-        lines = (replace(entry, file=entry.file or source.file) for entry in reading.document.entries)
+        lines = (replace(line, file=line.file or source.file) for line in reading.pip_lines)
         self._add_lines((("requirements", entry) for entry in lines), source.directory)
         for item in reading.constraints:
             self._add_requirement(item.requirement, "constraints", replace(source, line=item.line))
@@ -197,7 +194,7 @@ class Inputs(msgspec.Struct, kw_only=True):
             if item.name == "python":
                 self.requirements += _python_requirement(item, replace(source, line=item.line))
 
-    def _add_lines(self, lines: Iterable[tuple[Role, Entry]], directory: str = "") -> None:
+    def _add_lines(self, lines: Iterable[tuple[Role, Item]], directory: str = "") -> None:
         for kind, entry in lines:
             here = _Source(entry.file, entry.line if entry.file else 0, directory=directory)
             if len(entry.text) > _LONGEST_LINE:
@@ -211,7 +208,7 @@ class Inputs(msgspec.Struct, kw_only=True):
                 _check_form(expanded, here)
                 self._add_entry(expanded, kind, here)
 
-    def _expanded(self, entry: Entry, source: _Source) -> Entry | None:
+    def _expanded(self, entry: Item, source: _Source) -> Item | None:
         """Replace variables as pip does; return None for an index whose variable is not set."""
         missing = [name for name in VARIABLE.findall(entry.text) if name not in os.environ]
         if missing and entry.text.startswith("--extra-index-url"):
@@ -227,7 +224,7 @@ class Inputs(msgspec.Struct, kw_only=True):
             return entry
         return replace(entry, text=text)
 
-    def _add_entry(self, entry: Entry, kind: Role, source: _Source) -> None:
+    def _add_entry(self, entry: Item, kind: Role, source: _Source) -> None:
         line = entry.pip
         if line.requirement_text:
             self._add_requirement(line.requirement_text, kind, source)
@@ -371,7 +368,7 @@ def _plain_requirement(text: str) -> Requirement | None:
         return None
 
 
-def _refuse(entry: Entry, error: UsageError) -> None:
+def _refuse(entry: Item, error: UsageError) -> None:
     source = _Source(entry.file, entry.line if entry.file else 0)
     raise source.error(error.message, hint=error.hint) from None
 
@@ -393,7 +390,7 @@ def _reject_unread(reading: Reading, source: _Source) -> None:
             raise here.error(f"{unread.reason}.")
 
 
-def _check_form(entry: Entry, source: _Source) -> None:
+def _check_form(entry: Item, source: _Source) -> None:
     from matrix.judging.lines import check_line
 
     for finding in check_line(entry):

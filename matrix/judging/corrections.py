@@ -1,9 +1,8 @@
-"""Read a file, apply all rules to it, and correct it."""
+"""Apply all rules to what was read, and correct the lines of a file."""
 
 from __future__ import annotations
 
 import difflib
-import re
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -17,93 +16,99 @@ from matrix.judging.packages import (
     check_names,
     check_torch,
 )
+from matrix.reading.items import CONDA, Item
 from matrix.reading.pip_line import counts_on_linux
-from matrix.reading.requirements import Document, Entry, fixable, in_order, read_requirements
+from matrix.reading.recognise import read_described
+from matrix.reading.requirements import fixable, in_order
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from builders.findings import Finding
     from matrix.judging.target import ExpectedTarget
-    from matrix.reading.items import Item, Reading
+    from matrix.reading.items import Reading
     from resolver.facts.catalog import Catalog
 
 _OF_FORM = (check_lines, check_paths, check_conda)
 _OF_PACKAGES = (check_indexes, check_torch, check_names, check_extensions, check_known)
-_CONDA_KEY = re.compile(r"(?m)^(dependencies|channels)\s*:")
 _MOST_ROUNDS = 50
 """Limit for corrections one after another; real files need far fewer."""
 
 
-def read_document(text: str, name: str) -> Document:
-    """Parse a file of either kind. Its name determines the kind, or else its content.
+def _as_lines(reading: Reading, catalog: Catalog) -> Iterator[Item]:
+    """Yield what a file of another format installs as the lines that the rules read.
 
-    Examples
-    --------
-    >>> read_document("torch==2.9.1", "requirements.txt").kind
-    'requirements'
-    """
-    ending = name.rpartition(".")[2].lower()
-    conda = ending in {"yml", "yaml"} or (ending not in {"txt", "in"} and _CONDA_KEY.search(text) is not None)
-    if not conda:
-        return read_requirements(text, name)
-    from matrix.reading.conda_file import read_conda
-
-    return read_conda(text, name)
-
-
-def document_of(reading: Reading, catalog: Catalog) -> Document:
-    """Return what a file of another format installs in the form that the rules for lines read.
-
-    What pip builds with what the commands before have installed or set is not in it.
+    What pip builds with what the commands before have installed or set is not among them.
     """
     built = built_here(reading, catalog)
     urls = dict.fromkeys([*reading.index_urls, *(url for item in reading.items for url in item.indexes)])
-    options = [f"--extra-index-url {url}" for url in urls]
-    options += [f"--find-links {url}" for url in reading.find_links]
-    entries = [Entry(line=1, text=text, editable=False) for text in options]
-    conda: list[Entry] = []
+    yield from (Item(line=1, text=f"--extra-index-url {url}") for url in urls)
+    yield from (Item(line=1, text=f"--find-links {url}") for url in reading.find_links)
     for item in reading.items:
-        entry = Entry(
-            line=item.line or 1, text=_line_of(item), editable=False, file=item.file, indexes=item.indexes
-        )
         if item.name and item not in built:
-            (conda if item.installer == "conda" else entries).append(entry)
-    return Document(
-        name=reading.name,
-        lines=[],
-        entries=entries,
-        conda=conda,
-        has_pip_section=False,
-    )
+            by_conda = item.installer == "conda"
+            text = item.requirement
+            if by_conda:
+                text = f"{item.name}={item.version}" if item.version else f"{item.name}{item.specifier}"
+            yield replace(item, text=text, line=item.line or 1, installer="conda" if by_conda else "pip")
 
 
-def _line_of(item: Item) -> str:
-    if item.installer == "conda":
-        return f"{item.name}={item.version}" if item.version else f"{item.name}{item.specifier}"
-    return item.requirement
-
-
-def check(document: Document, expected: ExpectedTarget) -> list[Finding]:
+def check(reading: Reading, expected: ExpectedTarget) -> list[Finding]:
     """Return the findings in a file, ordered by line."""
+    lines = reading.lines or [*_as_lines(reading, expected.catalog)]
+    everywhere = replace(reading, lines=lines)
     counting = [
-        entry for entry in document.entries if ";" not in entry.text or counts_on_linux(entry.pip.marker)
+        line
+        for line in lines
+        if line.installer == "conda" or ";" not in line.text or counts_on_linux(line.pip.marker)
     ]
-    on_linux = replace(document, entries=counting)
-    findings = [finding for rule in _OF_FORM for finding in rule(document, expected)]
+    on_linux = replace(reading, lines=counting)
+    findings = [finding for rule in _OF_FORM for finding in rule(everywhere, expected)]
     findings += [finding for rule in _OF_PACKAGES for finding in rule(on_linux, expected)]
-    return in_order([*document.findings, *findings], document.name)
+    return in_order([*reading.findings, *findings], reading.name)
 
 
-def fixed(text: str, name: str, expected: ExpectedTarget) -> str:
+def fixed(reading: Reading, expected: ExpectedTarget) -> Reading:
     """Return a file with every correction that is certain; one can make another possible."""
     for _ in range(_MOST_ROUNDS):
-        document = read_document(text, name)
         # Lines that conda cannot read hide others, so they come first.
-        findings = fixable(document.findings) or fixable(check(document, expected))
-        new = document.corrected(findings) if findings else text
-        if new == text:
+        findings = fixable(reading.findings) or fixable(check(reading, expected))
+        new = corrected(reading.text, findings, is_yaml=reading.kind == CONDA)
+        if new == reading.text:
             break
-        text = new
-    return text
+        reading = read_described(new, reading.name)
+    return reading
+
+
+def corrected(text: str, findings: Iterable[Finding], *, is_yaml: bool) -> str:
+    """Return a file with the first correction of each line."""
+    lines = text.splitlines(keepends=True)
+    chosen: dict[tuple[int, str], Sequence[str]] = {}
+    inserted: set[object] = set()
+    for finding in findings:
+        place = finding.evidence["line"], finding.evidence["text"]
+        *before, last = finding.evidence["corrected"]
+        if place not in chosen:
+            chosen[place] = [last] if tuple(before) in inserted else [*before, last]
+            inserted.add(tuple(before))
+    for (number, old), new in sorted(chosen.items(), reverse=True):
+        lines[number - 1 : number] = _rewritten(lines, number - 1, old, new, is_yaml=is_yaml)
+    return "".join(lines)
+
+
+def _rewritten(lines: Sequence[str], at: int, old: str, new: Sequence[str], *, is_yaml: bool) -> list[str]:
+    """Return a line with other texts; its comment stays with the last of them."""
+    code = lines[at].rstrip("\r\n")
+    # The last line of the file may have no line break.
+    end = lines[at][len(code) :] or ("\r\n" if lines[0].endswith("\r\n") else "\n")
+    before, after = code.split(old, 1)
+    texts = [f"{before}{text}" for text in new]
+    if is_yaml:
+        from matrix.reading.conda_file import list_item, written_as
+
+        start, quote, after = written_as(code, old) or (before, "", after)
+        texts = [f"{start}{text}" if text == old else list_item(start, quote, text) for text in new]
+    return [*(f"{text}{end}" for text in texts[:-1]), f"{texts[-1]}{after}{lines[at][len(code) :]}"]
 
 
 def difference(old: str, new: str, name: str) -> str:

@@ -27,7 +27,7 @@ from builders.probe.ask import user_packages
 from builders.recipes import recipe_as_built
 from builders.storage.files import write_atomic
 from matrix.input.settings import in_project
-from matrix.judging.corrections import check, difference, document_of, fixed
+from matrix.judging.corrections import check, difference, fixed
 from matrix.judging.installed import installed_findings, judge_items
 from matrix.judging.jobs import check_job
 from matrix.judging.machine import judge_base_image, judge_machine
@@ -37,9 +37,10 @@ from matrix.judging.repair import replaced
 from matrix.judging.running import IMAGES, place_of, start
 from matrix.judging.target import CONSUMERS, expect_lock, expect_request
 from matrix.judging.verdict import JudgedItem, Judgement, Ran, conclude, is_open
+from matrix.reading.items import CONDA
 from matrix.reading.pip_line import url_path
 from matrix.reading.recognise import read
-from matrix.reading.requirements import in_order, is_index_of_torch, read_file
+from matrix.reading.requirements import in_order, is_index_of_torch
 from resolver.compiling.problem_builder import check_target
 from resolver.consequences import Side
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
@@ -102,6 +103,8 @@ def judge_thing(
         judged_.platform = _platform(reading)
         urls = [*(args.extra_index_url or []), *_indexes(reading, args.index)]
         context = context.with_options(extra_index_url=urls)
+        if args.fix and reading.text:
+            reading = _fix(judged_, reading, expected_of(reading, context, lock))
         with context.console.task("judge"):
             answer = _judge_reading(judged_, reading, context, lock)
     if args.run:
@@ -214,7 +217,6 @@ def _judge_reading(
     judged_: Judgement, reading: Reading, context: Context, lock: Resolution | None
 ) -> Resolution | None:
     request, catalog = context.request(), context.catalog_with_image
-    judged_.findings += [] if reading.document else reading.findings
     if reading.content is not None:
         own = user_packages(reading.content.python)
         judged_.findings += findings_of(reading.content, Side(catalog, request), lock, own)
@@ -229,9 +231,7 @@ def _judge_reading(
         judged_.findings += installed_findings(reading, side)
         judged_.distributions = list(judge_items(reading, side, expected))
         return again(judged_, reading, context)
-    if reading.document is not None and context.args.fix:
-        _fix(judged_, reading, expected)
-    judged_.findings += check(reading.document or document_of(reading, catalog), expected)
+    judged_.findings += check(reading, expected)
     judged_.findings += in_order(cuda_images(reading, expected), reading.name)
     if reading.job is not None:
         judged_.findings += check_job(reading, expected)
@@ -289,7 +289,7 @@ def _is_of_lock(reading: Reading, lock: Resolution) -> bool:
 def expected_of(reading: Reading, context: Context, lock: Resolution | None) -> ExpectedTarget:
     """Return what the rules for lines compare a file with."""
     args, catalog = context.args, context.catalog_with_image
-    default: Consumer = "cotainr" if reading.document and reading.document.kind == "conda" else "pip"
+    default: Consumer = "cotainr" if reading.kind == CONDA else "pip"
     consumer: Consumer = args.consumer if args.consumer in CONSUMERS else default
     if lock is None:
         return expect_request(context.request(), catalog, consumer, args.index)
@@ -303,19 +303,15 @@ def _members(wheel: Path) -> list[str]:
     return []
 
 
-def _fix(judged_: Judgement, reading: Reading, expected: ExpectedTarget) -> None:
+def _fix(judged_: Judgement, reading: Reading, expected: ExpectedTarget) -> Reading:
     path = Path(reading.name)
-    try:
-        text = read_file(path, pipes=False)
-    except UsageError as error:
-        raise _not_readable(error, path) from None
-    new = fixed(text, reading.name, expected)
-    judged_.diff = difference(text, new, reading.name)
-    if new != text:
-        _overwrite(path, new)
-        after = read(path)
-        reading.items, reading.unread, reading.document = after.items, after.unread, after.document
-        judged_.unread = after.unread
+    if not path.is_file():
+        raise EnvironmentLacksError(f"{path} is not a regular file.")
+    new = fixed(reading, expected)
+    judged_.diff, judged_.unread = difference(reading.text, new.text, reading.name), new.unread
+    if new.text != reading.text:
+        _overwrite(path, new.text)
+    return new
 
 
 def _overwrite(path: Path, text: str) -> None:

@@ -6,12 +6,12 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from msgspec.structs import replace
 from packaging.requirements import Requirement
 
 from builders.constants import MOUNT_POINT, MOUNTED_INDEX
 from builders.network.urls import is_flat_listing
 from matrix.reading.conda_file import conda_name, is_pip_line
+from matrix.reading.items import CONDA
 from matrix.reading.pip_line import (
     INDEX_OPTIONS,
     ISOLATION_VARIABLE,
@@ -22,7 +22,7 @@ from matrix.reading.pip_line import (
 )
 from matrix.reading.requirements import finding
 from resolver.compiling.names import replacement
-from resolver.versions import bounds_cross, is_version, parse_specifier
+from resolver.versions import bounds_cross, is_version, minor, parse_specifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from builders.findings import Finding
     from matrix.judging.target import ExpectedTarget
-    from matrix.reading.requirements import Document, Entry
+    from matrix.reading.items import Item, Reading
 
 _VARIABLE = re.compile(r"\$(?!\{[A-Z0-9_]+\})(\{?\w+\}?)")
 _ONE_EQUALS_SIGN = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?)\s*=\s*(?P<version>\d[\w.+!-]*)")
@@ -54,18 +54,18 @@ https://github.com/conda-forge/conda-forge.github.io/issues/1923 (2026-07-13).""
 _SEPARATE_LINES = "Put each on its own line."
 
 
-def check_lines(document: Document, _: ExpectedTarget) -> Iterator[Finding]:
+def check_lines(reading: Reading, _: ExpectedTarget) -> Iterator[Finding]:
     """Check the form of every line that pip reads."""
-    for entry in document.entries:
+    for entry in reading.pip_lines:
         yield from check_line(entry)
         yield from _check_variables(entry)
         yield from _check_settings(entry)
-    yield from _check_hashes(document)
-    yield from _check_duplicates(document)
-    yield from _check_locations(document)
+    yield from _check_hashes(reading)
+    yield from _check_duplicates(reading)
+    yield from _check_locations(reading)
 
 
-def check_line(entry: Entry) -> Iterator[Finding]:
+def check_line(entry: Item) -> Iterator[Finding]:
     """Check that pip accepts a line and does not ignore any part of it."""
     if "\t" in entry.text:
         message = "pip splits this line at spaces only, so the words around the tab become one word."
@@ -79,16 +79,16 @@ def check_line(entry: Entry) -> Iterator[Finding]:
         yield from _check_options(entry)
 
 
-def _rewritten(rule: str, entry: Entry, message: str, texts: Sequence[str], fix: str = "") -> Finding:
+def _rewritten(rule: str, entry: Item, message: str, texts: Sequence[str], fix: str = "") -> Finding:
     """Return a finding whose only sensible correction is to replace the entry."""
     return finding(rule, entry, message, corrected=texts, fixable=True, fix=fix)
 
 
-def _commented_out(rule: str, entry: Entry, message: str, fix: str = "") -> Finding:
+def _commented_out(rule: str, entry: Item, message: str, fix: str = "") -> Finding:
     return _rewritten(rule, entry, message, [f"# {entry.text}"], fix)
 
 
-def _check_options(entry: Entry) -> Iterator[Finding]:
+def _check_options(entry: Item) -> Iterator[Finding]:
     line = entry.pip
     if line.unknown_options:
         yield _unknown_option(entry, line.unknown_options[0])
@@ -103,7 +103,7 @@ def _check_options(entry: Entry) -> Iterator[Finding]:
                 yield finding("flat-listing", entry, message, fix="Use --find-links instead.")
 
 
-def _unknown_option(entry: Entry, flag: str) -> Finding:
+def _unknown_option(entry: Item, flag: str) -> Finding:
     message = f"pip accepts {flag} on its command line only; in a file it stops with: no such option: {flag}."
     fix = ""
     if _ISOLATION.search(flag):
@@ -120,7 +120,7 @@ def _unknown_option(entry: Entry, flag: str) -> Finding:
     return finding("refused-option", entry, message, fix=fix)
 
 
-def _ignored_words(entry: Entry) -> Finding:
+def _ignored_words(entry: Item) -> Finding:
     line, words = entry.pip, list(entry.pip.ignored_words)
     options = [_option(flag, value) for flag, value in line.options]
     requirements = [word for word in words if parse_requirement(word) is not None]
@@ -147,7 +147,7 @@ def _option(flag: str, value: str) -> str:
     return f"{flag} {quoted}".rstrip()
 
 
-def _check_requirement(entry: Entry) -> Iterator[Finding]:
+def _check_requirement(entry: Item) -> Iterator[Finding]:
     line = entry.pip
     if line.requirement is None and not is_location(line.requirement_text):
         yield _unreadable(entry)
@@ -170,7 +170,7 @@ def _without(line: PipLine, options: Sequence[tuple[str, str]]) -> str:
     return " ".join([line.requirement_text, *kept])
 
 
-def _unreadable(entry: Entry) -> Finding:
+def _unreadable(entry: Item) -> Finding:
     text = entry.pip.requirement_text
     message = "pip stops with: Invalid requirement."
     one_sign = _ONE_EQUALS_SIGN.fullmatch(text)
@@ -205,7 +205,7 @@ def _has_version(word: str) -> bool:
     return requirement is not None and bool(requirement.specifier)
 
 
-def _check_variables(entry: Entry) -> Iterator[Finding]:
+def _check_variables(entry: Item) -> Iterator[Finding]:
     variable = _VARIABLE.search(entry.text)
     if variable:
         name = variable[1].strip("{}").upper()
@@ -216,7 +216,7 @@ def _check_variables(entry: Entry) -> Iterator[Finding]:
         yield finding("variable-not-expanded", entry, message, corrected=[corrected])
 
 
-def _check_settings(entry: Entry) -> Iterator[Finding]:
+def _check_settings(entry: Item) -> Iterator[Finding]:
     line = entry.pip
     flags = ("--config-settings", "--global-option")
     void = [(flag, value) for flag, value in line.options if flag in flags and _ISOLATION.search(value)]
@@ -234,10 +234,10 @@ def _check_settings(entry: Entry) -> Iterator[Finding]:
         yield finding("void-setting", entry, message)
 
 
-def _check_hashes(document: Document) -> Iterator[Finding]:
-    requirements = [entry for entry in document.entries if entry.pip.requirement_text]
+def _check_hashes(reading: Reading) -> Iterator[Finding]:
+    requirements = [entry for entry in reading.pip_lines if entry.pip.requirement_text]
     hashed = [entry for entry in requirements if entry.pip.values("--hash")]
-    required = [entry for entry in document.entries if entry.pip.has("--require-hashes")]
+    required = [entry for entry in reading.pip_lines if entry.pip.has("--require-hashes")]
     bare = [entry for entry in requirements if not entry.pip.values("--hash")]
     if (hashed or required) and bare:
         message = (
@@ -248,10 +248,10 @@ def _check_hashes(document: Document) -> Iterator[Finding]:
         yield finding("hash-on-some", (hashed or required)[0], message, fix=fix)
 
 
-def _check_duplicates(document: Document) -> Iterator[Finding]:
+def _check_duplicates(reading: Reading) -> Iterator[Finding]:
     """Report names on two lines: pip takes a version that satisfies both (observed: 22.3.1 and 26.3)."""
-    seen: dict[str, list[tuple[Entry, Requirement]]] = {}
-    for entry in document.entries:
+    seen: dict[str, list[tuple[Item, Requirement]]] = {}
+    for entry in reading.pip_lines:
         requirement = entry.pip.requirement
         if requirement is None or requirement.marker:
             continue
@@ -261,13 +261,13 @@ def _check_duplicates(document: Document) -> Iterator[Finding]:
         earlier.append((entry, requirement))
 
 
-def _check_locations(document: Document) -> Iterator[Finding]:
+def _check_locations(reading: Reading) -> Iterator[Finding]:
     """Report a name with two URLs, of which one has no name before it (else see `_check_duplicates`).
 
     pip stops at a wheel for another Python, and at two URLs for one name: it never takes the one that fits.
     """
-    seen: dict[str, list[Entry]] = {}
-    for entry in document.entries:
+    seen: dict[str, list[Item]] = {}
+    for entry in reading.pip_lines:
         line = entry.pip
         if not (line.location and line.name) or line.marker:
             continue
@@ -281,7 +281,7 @@ def _check_locations(document: Document) -> Iterator[Finding]:
         seen[line.name].append(entry)
 
 
-def _duplicate(entry: Entry, requirement: Requirement, earlier: list[tuple[Entry, Requirement]]) -> Finding:
+def _duplicate(entry: Item, requirement: Requirement, earlier: list[tuple[Item, Requirement]]) -> Finding:
     name = entry.pip.name
     for former, other in earlier:
         if error := _contradiction(requirement, other):
@@ -345,9 +345,9 @@ def _pins(specifiers: SpecifierSet) -> list[str]:
     ]
 
 
-def check_paths(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
+def check_paths(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check that paths and file URLs exist where pip runs."""
-    for entry in document.entries:
+    for entry in reading.pip_lines:
         line = entry.pip
         editable = line.values("--editable")
         if editable and expected.consumer != "pip":
@@ -361,7 +361,7 @@ def check_paths(document: Document, expected: ExpectedTarget) -> Iterator[Findin
             yield from _check_path(entry, path, expected)
 
 
-def _check_path(entry: Entry, text: str, expected: ExpectedTarget) -> Iterator[Finding]:
+def _check_path(entry: Item, text: str, expected: ExpectedTarget) -> Iterator[Finding]:
     try:
         parts = urlsplit(text.partition("#")[0].removeprefix("git+"))
     except ValueError:  # it is not valid, such as https://[
@@ -387,11 +387,13 @@ def _check_path(entry: Entry, text: str, expected: ExpectedTarget) -> Iterator[F
         yield finding("hidden-path", entry, message, corrected=corrected, fix=fix)
 
 
-def check_conda(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
+def check_conda(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check conda's own dependencies."""
-    entries: dict[str, Entry] = {}
-    with_rocm = any(_ROCM_CHANNEL in line.partition("#")[0] for line in document.lines)
-    for entry in document.conda:
+    entries: dict[str, Item] = {}
+    with_rocm = any(
+        _ROCM_CHANNEL in text for text in (*reading.channels, *(line.text for line in reading.conda_lines))
+    )
+    for entry in reading.conda_lines:
         if is_pip_line(entry.text):
             message = "conda cannot parse this; only lines of the pip section go to pip."
             yield finding("pip-line-outside", entry, message, fix="Move it into the pip section.")
@@ -408,40 +410,30 @@ def check_conda(document: Document, expected: ExpectedTarget) -> Iterator[Findin
             message = f"AMD GPUs cannot use conda's {key}. {row.note}".rstrip()
             fix = f"Put {', '.join(row.by)} into the pip section." if row.by else ""
             yield finding("conda-torch", entry, message, fix=fix)
-    if document.kind == "conda":
-        yield from _check_python(document, entries.get("python"), expected)
-        yield from _check_pip(document, entries.get("pip"))
+    if reading.kind != CONDA:
+        return
+    yield from _check_python(reading, entries.get("python"), expected)
+    if "pip" in entries and _has_no_version(entries["pip"]):
+        message = "conda takes the newest pip, and pip's rules change between releases."
+        yield finding("pip-unpinned", entries["pip"], message, fix="Pin it, for example pip=26.*")
 
 
-def _has_no_version(entry: Entry) -> bool:
+def _has_no_version(entry: Item) -> bool:
     return not re.search(r"[=<>~!\s]", entry.text)
 
 
-def _check_python(document: Document, entry: Entry | None, expected: ExpectedTarget) -> Iterator[Finding]:
+def _check_python(reading: Reading, entry: Item | None, expected: ExpectedTarget) -> Iterator[Finding]:
     corrected = [f"python={expected.python}"] if expected.python else []
     message = "conda chooses the newest Python that the packages allow. torch may have no wheel for it yet."
     if entry is None:
-        for first in (document.conda or document.entries)[:1]:
+        for first in (reading.conda_lines or reading.pip_lines)[:1]:
             fix = "Add Python with its version to the dependencies."
             yield finding("python-unpinned", first, message, corrected=corrected, fix=fix)
     elif _has_no_version(entry):
         yield finding("python-unpinned", entry, message, corrected=corrected, fixable=bool(corrected))
-    elif expected.python and document.python not in {"", expected.python}:
+    elif expected.python and reading.python and minor(reading.python) != expected.python:
         message = (
             f"{expected.against} is for Python {expected.python}; its wheels do not work with "
-            f"Python {document.python}."
+            f"Python {minor(reading.python)}."
         )
         yield _rewritten("other-python", entry, message, corrected)
-
-
-def _check_pip(document: Document, entry: Entry | None) -> Iterator[Finding]:
-    if entry is not None and _has_no_version(entry):
-        message = "conda takes the newest pip, and pip's rules change between releases."
-        yield finding("pip-unpinned", entry, message, fix="Pin it, for example pip=26.*")
-    if entry is None and document.has_pip_section and document.entries:
-        message = "conda warns and adds a pip of its choice."
-        fix = "List pip among the dependencies, before the pip section."
-        first = document.entries[0]
-        problem = finding("pip-not-listed", first, message, corrected=["pip"], fix=fix)
-        # The correction does not touch the entry itself.
-        yield replace(problem, evidence={**problem.evidence, "fixable": document.editable})

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from builders.findings import Finding
     from matrix.judging.target import ExpectedTarget
     from matrix.reading.items import Item, Reading
-    from matrix.reading.requirements import Document, Entry
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Package
     from resolver.model import Requirement
@@ -110,21 +109,21 @@ def rocm_of(label: str) -> str:
 class Indexes:
     """The indexes of a file, and the packages that pip must or must not build."""
 
-    def __init__(self, document: Document) -> None:
-        self.torch: dict[str, Entry] = {}
+    def __init__(self, reading: Reading) -> None:
+        self.torch: dict[str, Item] = {}
         """Maps each kind of PyTorch's index (``rocm6.4``) to the line that names it."""
         self.other = False
         """Whether there is any index other than PyPI and PyTorch's."""
         self.is_single = False
         """Whether pip uses only one index, or only directories."""
-        self.replacing: Entry | None = None
+        self.replacing: Item | None = None
         """The line that replaces PyPI."""
         self.only_binary: set[str] = set()
         """Normalized names that pip must not build; ``:all:`` for all."""
-        self.no_binary: dict[str, Entry] = {}
+        self.no_binary: dict[str, Item] = {}
         """Maps each normalized name that pip must build to the line that requires this."""
         extra = False
-        for entry in document.entries:
+        for entry in reading.pip_lines:
             line = entry.pip
             if line.requirement_text:
                 continue
@@ -148,7 +147,7 @@ class Indexes:
         """Whether the file names an index other than PyPI."""
         return self.other or bool(self.torch)
 
-    def only_torch(self, entry: Entry) -> bool:
+    def only_torch(self, entry: Item) -> bool:
         """Return whether pip looks for a package on PyTorch's indexes alone."""
         if entry.indexes:
             return all(map(torch_index, entry.indexes))
@@ -163,10 +162,10 @@ def _name(text: str) -> str:
     return text.strip() if text.startswith(":") else canonicalize_name(text.strip())
 
 
-def check_indexes(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
+def check_indexes(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check the options that name indexes."""
-    indexes = Indexes(document)
-    pinned = any(entry.pip.pinned for entry in document.entries if entry.pip.name in TORCH_FAMILY)
+    indexes = Indexes(reading)
+    pinned = any(entry.pip.pinned for entry in reading.pip_lines if entry.pip.name in TORCH_FAMILY)
     for kind, entry in indexes.torch.items():
         if kind.startswith("cu") and expected.backend == "rocm":
             message = f"The wheels of this index are built for CUDA ({kind}) and do not run on AMD GPUs."
@@ -176,7 +175,7 @@ def check_indexes(document: Document, expected: ExpectedTarget) -> Iterator[Find
             yield from _check_rocm(entry, rocm_of(kind), expected, "The torch of this index")
     replacing = indexes.replacing
     if replacing is not None and any(torch_index(url) for url in replacing.pip.values("--index-url")):
-        names = [entry.pip.name for entry in document.entries if entry.pip.requirement]
+        names = [entry.pip.name for entry in reading.pip_lines if entry.pip.requirement]
         others = [name for name in names if name not in (*TORCH_FAMILY, *TRITON_NAMES)]
         if others:
             message = (
@@ -185,7 +184,7 @@ def check_indexes(document: Document, expected: ExpectedTarget) -> Iterator[Find
             )
             corrected = [replacing.text.replace("--index-url", "--extra-index-url")]
             yield finding("index-replaced", replacing, message, corrected=corrected)
-    for entry in document.entries:
+    for entry in reading.pip_lines:
         if entry.pip.has("--pre"):
             message = (
                 "Every package without an exact version may now be an alpha, a nightly or a release "
@@ -194,11 +193,11 @@ def check_indexes(document: Document, expected: ExpectedTarget) -> Iterator[Find
             yield finding("pre-releases", entry, message, fix="Pin the pre-release that you need instead.")
 
 
-def check_torch(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
+def check_torch(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check torch, torchvision, torchaudio, triton and packages for CUDA only."""
-    indexes = Indexes(document)
-    own_triton = _triton_of_torch(document, expected)
-    for entry in document.entries:
+    indexes = Indexes(reading)
+    own_triton = _triton_of_torch(reading, expected)
+    for entry in reading.pip_lines:
         line = entry.pip
         if expected.backend == "rocm":
             yield from _check_cuda(entry, expected)
@@ -219,7 +218,7 @@ def check_torch(document: Document, expected: ExpectedTarget) -> Iterator[Findin
             message = f"No index of the file has {line.name}: PyPI has an empty project of this name."
             yield finding("rocm-placeholder", entry, message, fix=_ROCM_INDEX)
         elif line.name in TORCH_FAMILY:
-            yield from _check_family(document, entry, expected, indexes)
+            yield from _check_family(reading, entry, expected, indexes)
         elif line.local and rocm_of(line.local):
             yield from _check_rocm(entry, rocm_of(line.local), expected)
         elif release := _CUPY_ROCM.fullmatch(line.name):
@@ -231,7 +230,7 @@ def _label_of_file(line: PipLine) -> str:
     return file_version(line.location)[1].partition("+")[2]
 
 
-def _check_cuda(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
+def _check_cuda(entry: Item, expected: ExpectedTarget) -> Iterator[Finding]:
     line = entry.pip
     label = _label_of_file(line) or line.local
     if cuda_of(label) and (line.location or line.name not in TORCH_FAMILY):
@@ -256,8 +255,8 @@ def _check_cuda(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
     yield finding("cuda-package", entry, message, corrected=corrected, fixable=certain, fix=fix)
 
 
-def _triton_of_torch(document: Document, expected: ExpectedTarget) -> str:
-    line = next((entry.pip for entry in document.entries if entry.pip.name == "torch"), None)
+def _triton_of_torch(reading: Reading, expected: ExpectedTarget) -> str:
+    line = next((entry.pip for entry in reading.pip_lines if entry.pip.name == "torch"), None)
     if line is None or expected.backend != "rocm":
         return ""
     exact = expected.catalog.torch.get(f"{line.public}+{line.local}")
@@ -265,7 +264,7 @@ def _triton_of_torch(document: Document, expected: ExpectedTarget) -> str:
     return required_name(rows[0].triton) if rows else ""
 
 
-def _check_rocm(entry: Entry, rocm: str, expected: ExpectedTarget, subject: str = "") -> Iterator[Finding]:
+def _check_rocm(entry: Item, rocm: str, expected: ExpectedTarget, subject: str = "") -> Iterator[Finding]:
     fit = expected.fit(rocm) if expected.backend == "rocm" else "wrong"
     subject = subject or entry.pip.name
     if fit == "old":
@@ -280,7 +279,7 @@ def _check_rocm(entry: Entry, rocm: str, expected: ExpectedTarget, subject: str 
 
 
 def _check_family(
-    document: Document, entry: Entry, expected: ExpectedTarget, indexes: Indexes
+    reading: Reading, entry: Item, expected: ExpectedTarget, indexes: Indexes
 ) -> Iterator[Finding]:
     line = entry.pip
     if not line.pinned or not is_version(line.pinned):
@@ -299,10 +298,10 @@ def _check_family(
         corrected = [line.with_pin(released_with(row, line.name)) for row in fitting[:1]]
         yield finding("cuda-torch", entry, message, corrected=corrected)
     else:
-        yield from _check_labelled(document, entry, expected, indexes)
+        yield from _check_labelled(reading, entry, expected, indexes)
 
 
-def _check_unlabelled(entry: Entry, expected: ExpectedTarget, indexes: Indexes) -> Iterator[Finding]:
+def _check_unlabelled(entry: Item, expected: ExpectedTarget, indexes: Indexes) -> Iterator[Finding]:
     """Check a torch without its label: the indexes of the file decide which build pip installs."""
     line = entry.pip
     fitting = expected.fitting(line.name, line.public)
@@ -337,7 +336,7 @@ def _check_unlabelled(entry: Entry, expected: ExpectedTarget, indexes: Indexes) 
 
 
 def _check_labelled(
-    document: Document, entry: Entry, expected: ExpectedTarget, indexes: Indexes
+    reading: Reading, entry: Item, expected: ExpectedTarget, indexes: Indexes
 ) -> Iterator[Finding]:
     line = entry.pip
     rocm = rocm_of(line.local)
@@ -361,18 +360,18 @@ def _check_labelled(
         certain = certain and (not rocm or expected.fit(rocm) == "fits")
         corrected = [index.text.replace(other, kind)]
         yield finding("index-other-rocm", index, message, corrected=corrected, fixable=certain)
-    python = minor(document.python) if document.python else expected.python
+    python = minor(reading.python) if reading.python else expected.python
     if python and row.python and python not in row.python:
         pythons = join_words(row.python, joiner="and")
         message = f"torch {row.version} has wheels for Python {pythons}, but not for {python}."
         yield finding("torch-python", entry, message)
 
 
-def check_extensions(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
+def check_extensions(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check the extensions of the catalog that a file names."""
-    indexes = Indexes(document)
-    torch = next((entry.pip for entry in document.entries if entry.pip.name == "torch"), PipLine(""))
-    for entry in document.entries:
+    indexes = Indexes(reading)
+    torch = next((entry.pip for entry in reading.pip_lines if entry.pip.name == "torch"), PipLine(""))
+    for entry in reading.pip_lines:
         line = entry.pip
         yield from _check_spelling(entry)
         yield from _check_machine(entry, expected)
@@ -410,11 +409,11 @@ def check_extensions(document: Document, expected: ExpectedTarget) -> Iterator[F
             yield finding("label-without-index", entry, message, fix=fix)
 
 
-def check_names(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
+def check_names(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check names outside the catalog that only our index is meant to serve."""
-    if Indexes(document).is_single:
+    if Indexes(reading).is_single:
         return
-    for entry in document.entries:
+    for entry in reading.pip_lines:
         line = entry.pip
         known = line.name in expected.pins or line.name in TORCH_FAMILY or line.has("--hash")
         if line.requirement is None or line.location or line.local or known:
@@ -433,12 +432,12 @@ def check_names(document: Document, expected: ExpectedTarget) -> Iterator[Findin
         yield finding("any-index", entry, message, corrected=corrected, fix="" if corrected else _HASH)
 
 
-def check_known(document: Document, expected: ExpectedTarget) -> Iterator[Finding]:
+def check_known(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check what the catalog knows of distributions that are not compiled here, as `matrix resolve` would.
 
     Neither indexes nor wheels are read; `unread` names what this leaves out.
     """
-    entries = _entries_of_indexes(document, expected)
+    entries = _entries_of_indexes(reading, expected)
     for name, entry in entries.items():
         if row := expected.catalog.wrong_name.get(name):
             means = join_words(row.means)
@@ -449,17 +448,17 @@ def check_known(document: Document, expected: ExpectedTarget) -> Iterator[Findin
         yield from _check_fit(entries, expected)
 
 
-def _entries_of_indexes(document: Document, expected: ExpectedTarget) -> dict[str, Entry]:
+def _entries_of_indexes(reading: Reading, expected: ExpectedTarget) -> dict[str, Item]:
     return {
         entry.pip.name: entry
-        for entry in document.entries
+        for entry in reading.pip_lines
         if entry.pip.requirement is not None
         and not entry.pip.location
         and entry.pip.name not in expected.pins
     }
 
 
-def _check_cuda_extras(entries: Iterable[Entry]) -> Iterator[Finding]:
+def _check_cuda_extras(entries: Iterable[Item]) -> Iterator[Finding]:
     for entry in entries:
         requirement = entry.pip.requirement
         extras = sorted(filter(_CUDA_EXTRA.search, requirement.extras if requirement else ()))
@@ -468,7 +467,7 @@ def _check_cuda_extras(entries: Iterable[Entry]) -> Iterator[Finding]:
             yield finding("cuda-package", entry, message, fix="Remove the extra.")
 
 
-def _check_fit(entries: Mapping[str, Entry], expected: ExpectedTarget) -> Iterator[Finding]:
+def _check_fit(entries: Mapping[str, Item], expected: ExpectedTarget) -> Iterator[Finding]:
     catalog = expected.catalog
     known, answer = _resolve_known(entries, expected)
     if answer is None:
@@ -493,7 +492,7 @@ def _check_fit(entries: Mapping[str, Entry], expected: ExpectedTarget) -> Iterat
 
 
 def _resolve_known(
-    entries: Mapping[str, Entry], expected: ExpectedTarget
+    entries: Mapping[str, Item], expected: ExpectedTarget
 ) -> tuple[dict[str, Requirement], Resolution | Conflict | None]:
     """Resolve what the catalog knows of the wheels in a file; a torch with a label is resolved with them.
 
@@ -525,7 +524,7 @@ def _resolve_known(
     return {}, None
 
 
-def _other_backend(entry: Entry) -> list[str]:
+def _other_backend(entry: Item) -> list[str]:
     extras = entry.pip.requirement.extras if entry.pip.requirement else ()
     return sorted(one for one in extras if one == "cpu" or _CUDA_EXTRA.search(one))
 
@@ -561,7 +560,7 @@ def _repository_name(url: str) -> str:
     return canonicalize_name(path.rpartition("/")[2].removesuffix(".git")) if "+" in url else ""
 
 
-def _check_spelling(entry: Entry) -> Iterator[Finding]:
+def _check_spelling(entry: Item) -> Iterator[Finding]:
     line = entry.pip
     written = line.pinned.partition("+")[2]
     if line.local and line.requirement is not None and written != line.local:
@@ -572,7 +571,7 @@ def _check_spelling(entry: Entry) -> Iterator[Finding]:
         yield finding("label-spelling", entry, message, corrected=corrected, fixable=True)
 
 
-def _check_pin(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
+def _check_pin(entry: Item, expected: ExpectedTarget) -> Iterator[Finding]:
     line, pin = entry.pip, expected.pins[entry.pip.name]
     if line.location or line.requirement is None:
         return
@@ -581,7 +580,7 @@ def _check_pin(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
         yield finding("not-the-lock", entry, message, corrected=[line.with_pin(pin)], fixable=True)
 
 
-def _check_machine(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
+def _check_machine(entry: Item, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check that a wheel fits the glibc and the Pythons of the machine that installs it."""
     line = entry.pip
     on_host = expected.consumer == "pip"
@@ -609,7 +608,7 @@ def _check_machine(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
 
 
 def _check_extension(
-    entry: Entry, package: Package, expected: ExpectedTarget, indexes: Indexes
+    entry: Item, package: Package, expected: ExpectedTarget, indexes: Indexes
 ) -> Iterator[Finding]:
     line = entry.pip
     if line.local or (line.pinned and _is_published(expected, line.name, line.pinned)):
@@ -663,7 +662,7 @@ def built_here(reading: Reading, catalog: Catalog) -> dict[Item, str]:
     Source: https://pip.pypa.io/en/stable/news/ (25.3) and https://peps.python.org/pep-0518/.
     """
     found: dict[Item, str] = {}
-    if reading.document is not None or reading.installed:
+    if reading.lines or reading.installed:
         return found
     may_have_torch = reading.kind.endswith(_OF_COMMANDS)  # what runs them may have it
     in_image = False
@@ -720,7 +719,7 @@ def switches(catalog: Catalog, name: str) -> dict[str, str]:
     }
 
 
-def _check_settings(entry: Entry, expected: ExpectedTarget) -> Iterator[Finding]:
+def _check_settings(entry: Item, expected: ExpectedTarget) -> Iterator[Finding]:
     """Report the settings without which pip builds the source archive for another backend."""
     needed = switches(expected.catalog, entry.pip.name) if expected.backend == "rocm" else {}
     if needed:
@@ -738,7 +737,7 @@ def _is_published(expected: ExpectedTarget, name: str, version: str = "") -> boo
     )
 
 
-def _check_label(entry: Entry, torch: str, expected: ExpectedTarget) -> Iterator[Finding]:
+def _check_label(entry: Item, torch: str, expected: ExpectedTarget) -> Iterator[Finding]:
     label = entry.pip.local
     built = _TORCH_LABEL.search(label)
     if built and torch and Version(built[1]) != Version(torch):
@@ -757,7 +756,7 @@ def _check_label(entry: Entry, torch: str, expected: ExpectedTarget) -> Iterator
         yield finding("other-target", entry, message, fix=_PIN)
 
 
-def _check_published(entry: Entry, rocm: str, expected: ExpectedTarget) -> Iterator[Finding]:
+def _check_published(entry: Item, rocm: str, expected: ExpectedTarget) -> Iterator[Finding]:
     line = entry.pip
     for release in expected.catalog.releases_of(line.name):
         if not rocm or not release.wheel or release.version != line.pinned:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -14,16 +15,18 @@ from resolver.texts import printable
 if TYPE_CHECKING:
     from builders.findings import Finding
     from builders.installed.reading import Installed
-    from matrix.reading.requirements import Document
+    from matrix.reading.pip_line import PipLine
 
 _PYTHON = re.compile(r"={0,3}(\d{1,9}(?:\.\d{1,9})*)(?:\.\*)?")
 Installer = Literal["pip", "conda", "image", "unknown"]
+CONDA = "conda environment"
+"""The kind of conda's environment files."""
 
 
-class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that a line or a tree installs."""
+class Item(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """One thing that a line or a tree installs, or a line as it is written."""
 
-    name: str
+    name: str = ""
     """Normalized (PEP 503), ``python`` included; empty if a URL or path does not tell it."""
     version: str = ""
     """The exact version with its local label."""
@@ -50,6 +53,20 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     """As written."""
     file: str = ""
     """The file that has the line, if it is one that the thing names (``-r``)."""
+    editable: bool = False
+    """Whether it is a line that has nothing else on it, so that it can be replaced."""
+
+    @cached_property
+    def pip(self) -> PipLine:
+        """Its text as pip reads it."""
+        from matrix.reading.pip_line import PipLine
+
+        return PipLine(self.text)
+
+    @property
+    def place(self) -> str:
+        """The line for a message."""
+        return f"Line {self.line}{f' of {printable(self.file)}' if self.file else ''}"
 
     @property
     def requirement(self) -> str:
@@ -89,7 +106,6 @@ class Job(msgspec.Struct, kw_only=True):
 
     directives: dict[str, str] = {}
     """Options of ``#SBATCH``, by their long names."""
-    modules: list[str] = []
     launches: list[tuple[int, list[str]]] = []
     """Commands that start tasks or containers, as lines and words."""
 
@@ -117,8 +133,10 @@ class Reading(msgspec.Struct, kw_only=True):
     """Whether it says what is there (a list, a tree), rather than what would be installed."""
     findings: list[Finding] = []
     """Problems of the structure: what its own tool rejects."""
-    document: Document | None = None
-    """The file, if it can be corrected."""
+    text: str = ""
+    """Of a file for pip or conda, which can be corrected."""
+    lines: list[Item] = []
+    """The lines of such a file that pip or conda reads, with options, as they are written."""
     job: Job | None = None
     content: Installed | None = None
     """The files of a tree or image."""
@@ -129,6 +147,16 @@ class Reading(msgspec.Struct, kw_only=True):
     sha256: str = ""
     """Of the image's file, if a list of its content states it."""
 
+    @property
+    def pip_lines(self) -> list[Item]:
+        """The lines that pip reads."""
+        return [line for line in self.lines if line.installer == "pip"]
+
+    @property
+    def conda_lines(self) -> list[Item]:
+        """The lines that conda reads."""
+        return [line for line in self.lines if line.installer == "conda"]
+
     def add(self, item: Item) -> None:
         """Add an item; a Python of one version is what the file pins."""
         if item.name == "python":
@@ -137,3 +165,38 @@ class Reading(msgspec.Struct, kw_only=True):
                 self.python = pin[1]
                 return
         self.items.append(item)
+
+
+def pip_item(text: str, *, line: int = 0, shown: str = "", indexes: tuple[str, ...] = ()) -> Item | None:
+    """Return what a line installs; None if it is neither a requirement, a URL nor a path.
+
+    `shown` is the text to keep, if it is not the line itself. A URL keeps its place; only the name of a wheel
+    tells a version.
+
+    Examples
+    --------
+    >>> pip_item("torch==2.5.1+cu124").version, pip_item("apex @ git+https://host/apex@abc").url
+    ('2.5.1+cu124', 'git+https://host/apex@abc')
+    >>> pip_item("https://host/torch-2.9.1%2Brocm6.4-cp312-cp312-linux_x86_64.whl").version
+    '2.9.1+rocm6.4'
+    """
+    from matrix.reading.pip_line import LONGEST_LINE, PipLine, file_version
+
+    if len(text) > LONGEST_LINE:
+        return None
+    parsed = PipLine(text)
+    requirement, location, pinned = parsed.requirement, parsed.location, parsed.pinned
+    if requirement is None and not location:
+        return None
+    return Item(
+        name=parsed.name,
+        version=pinned or file_version(location)[1],
+        specifier=str(requirement.specifier) if requirement and not pinned else "",
+        extras=parsed.extras,
+        marker=parsed.marker,
+        url=location,
+        hashes=tuple(parsed.values("--hash")),
+        indexes=indexes,
+        line=line,
+        text=printable(shown or text),
+    )

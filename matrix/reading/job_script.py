@@ -47,7 +47,7 @@ def read(text: str, name: str) -> Reading:
     shell = Shell(payload_matters=not is_job)
     shell.run(text, 1)
     shell.finish()
-    job.modules, job.launches = shell.modules, shell.launches
+    job.launches = shell.launches
     for item in shell.items:
         reading.add(item)
     reading.variables = shell.exported

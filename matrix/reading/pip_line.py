@@ -1,4 +1,4 @@
-"""One line of a requirements file, parsed by pip's own code, and the item that it installs.
+"""One line of a requirements file, parsed by pip's own code.
 
 `pip-requirements-parser` contains the parser of pip 22. Options that pip has added or removed since are
 adjusted here.
@@ -36,11 +36,9 @@ from pip_requirements_parser import (
 
 from builders.network.urls import without_password
 from builders.source_facts.reading import tree_metadata
-from matrix.reading.items import Item
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name
 from resolver.requirements import parse_requirement as parse_stated
-from resolver.texts import printable
 from resolver.versions import is_version, shorten, version_or_none
 
 if TYPE_CHECKING:
@@ -183,6 +181,16 @@ class PipLine(msgspec.Struct, frozen=True, dict=True):
         return canonicalize_name(egg[1] if egg else wheel[1] if wheel else "")
 
     @property
+    def extras(self) -> tuple[str, ...]:
+        """The normalized extras of a requirement, a URL or a path."""
+        extras = self.requirement.extras if self.requirement is not None else set[str]()
+        if self.requirement is None:
+            named = _EGG.search(self.location.partition("#")[2])
+            brackets = _EXTRAS.fullmatch(self.location) if "://" not in self.location else None
+            extras = _split((named and named["extras"]) or (brackets and brackets["extras"]) or "")
+        return tuple(sorted(map(normalize_name, extras)))
+
+    @property
     def is_source(self) -> bool:
         """Whether the line names something that pip builds: a repository, a source archive or a directory."""
         return bool(self.location) and not self.location.partition("#")[0].endswith(".whl")
@@ -217,42 +225,6 @@ class PipLine(msgspec.Struct, frozen=True, dict=True):
         return f"{requirement.name}{extras}=={version}{marker}{options}"
 
 
-def pip_item(text: str, *, line: int = 0, shown: str = "", indexes: tuple[str, ...] = ()) -> Item | None:
-    """Return what a line installs; None if it is neither a requirement, a URL nor a path.
-
-    `shown` is the text to keep, if it is not the line itself. A URL keeps its place; only the name of a wheel
-    tells a version.
-
-    Examples
-    --------
-    >>> pip_item("torch==2.5.1+cu124").version, pip_item("apex @ git+https://host/apex@abc").url
-    ('2.5.1+cu124', 'git+https://host/apex@abc')
-    >>> pip_item("https://host/torch-2.9.1%2Brocm6.4-cp312-cp312-linux_x86_64.whl").version
-    '2.9.1+rocm6.4'
-    """
-    if len(text) > LONGEST_LINE:
-        return None
-    parsed = PipLine(text)
-    requirement, location = parsed.requirement, parsed.location
-    if requirement is None and not location:
-        return None
-    _, version = file_version(location)
-    extras = requirement.extras if requirement else _extras_of(location)
-    pinned = parsed.pinned
-    return Item(
-        name=parsed.name,
-        version=pinned or version,
-        specifier=str(requirement.specifier) if requirement and not pinned else "",
-        extras=tuple(sorted(map(normalize_name, extras))),
-        marker=parsed.marker,
-        url=location,
-        hashes=tuple(parsed.values("--hash")),
-        indexes=indexes,
-        line=line,
-        text=printable(shown or text),
-    )
-
-
 def file_version(url: str) -> tuple[str, str]:
     """Return name and version of the wheel or sdist that a URL or path names; empty if it names none."""
     file = url_path(url.partition("#")[0]).rpartition("/")[2] if "://" in url else url.rpartition("/")[2]
@@ -264,12 +236,6 @@ def file_version(url: str) -> tuple[str, str]:
     except (InvalidWheelFilename, InvalidSdistFilename):
         return "", ""
     return name, str(version)
-
-
-def _extras_of(location: str) -> set[str]:
-    extras = _EGG.search(location.partition("#")[2])
-    brackets = _EXTRAS.fullmatch(location) if "://" not in location else None
-    return _split((extras and extras["extras"]) or (brackets and brackets["extras"]) or "")
 
 
 @cache

@@ -12,9 +12,7 @@ import re2
 from packaging.utils import canonicalize_name
 
 from builders.containers.sbom import sbom_of
-from matrix.reading.items import Item, Reading, Unread
-from matrix.reading.pip_line import pip_item
-from matrix.reading.requirements import read_requirements
+from matrix.reading.items import Item, Reading, Unread, pip_item
 from resolver.errors import UsageError
 from resolver.texts import printable
 from resolver.versions import is_version, minor, shorten
@@ -65,8 +63,6 @@ def read(text: str, name: str) -> Reading:
     if text.lstrip().startswith(("[", "{")) and not text.lstrip().startswith("[notice]"):
         _read_json(text, name, reading)
         return reading
-    if "==" in text:  # a freeze is a requirements file, too
-        reading.document = read_requirements(text, name)
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
         if not _MESSAGE.fullmatch(line):

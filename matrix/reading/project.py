@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from builders.findings import Finding
 from builders.pyproject import FILE, PyProject, requirements_of
 from matrix.reading.conda_file import conda_item
-from matrix.reading.items import Item, Reading, Unread
-from matrix.reading.pip_line import counts_on_linux, parse_requirement, pip_item
+from matrix.reading.items import Item, Reading, Unread, pip_item
+from matrix.reading.pip_line import counts_on_linux, parse_requirement
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name
 from resolver.texts import printable

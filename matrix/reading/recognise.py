@@ -53,9 +53,7 @@ def read(path: Path, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> 
     if installed.recognises(path):
         return installed.read(path)
     text, name = read_text(path, pipes=True), str(path)
-    # What a reader returns cannot leave a child (ruamel.yaml). Read again here, it takes as little as there.
-    limited(lambda: bool(read_described(text, name, extras, groups)), name, _SECONDS)
-    return read_described(text, name, extras, groups)
+    return limited(lambda: read_described(text, name, extras, groups), name, _SECONDS)
 
 
 def read_described(text: str, name: str, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> Reading:

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from builders.network.urls import public_index
 from builders.probe.environment import INSTALLERS
 from matrix.reading.conda_file import conda_item
-from matrix.reading.items import Item, Unread
-from matrix.reading.pip_line import is_location, pip_item
+from matrix.reading.items import Item, Unread, pip_item
+from matrix.reading.pip_line import is_location
 from matrix.reading.requirements import read as read_requirements
 from resolver.errors import UsageError
 from resolver.texts import printable, read_text
@@ -62,7 +62,8 @@ _STARTERS = _words("sudo env nice stdbuf timeout numactl taskset gosu")
 _SHELLS = {"sh", "bash", "zsh", "dash"}
 _HARMLESS = _words(
     """
-    set shopt cd pushd popd echo printf mkdir rmdir rm mv cp ln chmod chown cat true false : [ [[ test
+    module ml set shopt cd pushd popd echo printf mkdir rmdir rm mv cp ln chmod chown cat true false :
+    [ [[ test
     source . ls pwd touch tee sed awk grep egrep find xargs sort head tail wc cut tr date sleep wait
     which type hash trap exit ulimit umask return shift read local unset alias apt apt-get apt-key
     add-apt-repository dpkg dnf yum zypper rpm apk microdnf locale-gen update-alternatives ldconfig
@@ -248,7 +249,6 @@ class Shell:
         self.find_links: list[str] = []
         self.constraints: list[Item] = []
         self.directory = "/"
-        self.modules: list[str] = []
         self.launches: list[tuple[int, list[str]]] = []
         """Commands that start tasks or containers, with their lines."""
         self.split_by_shell: list[tuple[int, str]] = []
@@ -356,8 +356,6 @@ class Shell:
         readers = {
             "cd": self._enter,
             "pushd": self._enter,
-            "module": self._modules,
-            "ml": self._modules,
             "git": self._git,
             "pip": self._pip,
             "uv": self._uv,
@@ -430,11 +428,6 @@ class Shell:
             )
         else:
             self._note(command, "its script is not in this file", matters=self._payload_matters)
-
-    def _modules(self, command: Command, words: Sequence[str]) -> None:
-        if words[:1] in (["load"], ["add"]):
-            self.modules += [word for word in words[1:] if not word.startswith("-")]
-        self._note(command, "it is a command of modules", matters=False)
 
     def enter(self, folder: str) -> None:
         """Go to a directory."""

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 from zlib import crc32
 
 import msgspec
 
-from resolver.errors import CatalogError
+from resolver.errors import CatalogError, did_you_mean
 from resolver.facts import schema
-from resolver.requirements import PAIRED_WITH_TORCH, exact_requirement
+from resolver.requirements import PAIRED_WITH_TORCH, exact_requirement, normalize_name, required_name
 from resolver.versions import satisfies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import date
     from pathlib import Path
     from typing import Any
@@ -226,13 +227,100 @@ def load_uncached(
 ) -> tuple[Catalog, schema.CatalogFile, list[Path]]:
     """Read and validate layers as `read_layers` does; return the catalog, its rows, and all files."""
     from resolver.facts.catalog_files import merge, read_layers
-    from resolver.facts.validate import check_references
 
     layers, files = read_layers(groups, overrides)
     rows = merge(layers)
     catalog = Catalog.from_rows(rows)
-    check_references(catalog)
+    _check_references(catalog)
     return catalog, rows, files
+
+
+_REFERENCES = {
+    "image": ("site_image",),
+    "site": ("site_image", "partition", "job", "window", "site_advice", "site_variable"),
+    "driver": ("window",),
+    "package": ("release", "wheel", "requires", "recipe"),
+}
+"""The keys that name a row of the kind of the same name, with the kinds of rows that have them."""
+
+
+def _check_references(catalog: Catalog) -> None:
+    """Check that every row that others refer to exists, and that rows do not contradict each other."""
+    for key, kinds in _REFERENCES.items():
+        for kind in kinds:
+            for row in catalog.of_kind(kind):
+                _check_exists(row, key, getattr(row, key), getattr(catalog, key))
+    for proven in catalog.proven.values():
+        _check_exists(proven, "site", proven.site or "local", catalog.site)
+    _check_components(catalog)
+    _check_windows(catalog)
+    _check_unique(catalog)
+
+
+def _check_components(catalog: Catalog) -> None:
+    tritons = {required_name(row.triton) for row in catalog.torch.values() if row.triton}
+    published_with_torch = ["torch", "torchvision", "torchaudio", *sorted(tritons)]
+    components = dict.fromkeys([*schema.PLATFORM, *catalog.package, *published_with_torch])
+    for row in catalog.requires:
+        _check_exists(row, "component", normalize_name(row.on), components)
+    combinations: list[schema.KnownBad | schema.SiteVariable] = [
+        *catalog.known_bad.values(),
+        *catalog.site_variable.values(),
+    ]
+    for combined in combinations:
+        for name in combined.combination:
+            _check_exists(combined, "component", name, components)
+    for bad in catalog.known_bad.values():
+        for target in bad.gfx:
+            _check_exists(bad, "GPU architecture", target, catalog.gfx)
+
+
+def _check_exists(row: schema.Row, kind: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        msg = f"{row.location}: this row names the {kind} {name!r}, which is not in the catalog."
+        raise CatalogError(msg, hint=did_you_mean(name, known))
+
+
+def _check_windows(catalog: Catalog) -> None:
+    for site in catalog.site:
+        for earlier, later in pairwise(catalog.windows_of(site)):
+            if earlier.until is not None and earlier.until > later.since:
+                msg = (
+                    f"{later.location}: {site} has driver {later.driver} from {later.since}, but "
+                    f"{earlier.location} has driver {earlier.driver} until {earlier.until}."
+                )
+                raise CatalogError(msg, hint=f"End the earlier window: until = {later.since}.")
+
+
+def _check_unique(catalog: Catalog) -> None:
+    """Check that a path belongs to one image, a file has one hash, and a commit has one version."""
+    images: dict[str, schema.Image] = {}
+    for image in catalog.image.values():
+        if image.path:
+            other = images.setdefault(image.path, image)
+            if other is not image:
+                raise _contradiction(
+                    image, other, f"the images {image.name} and {other.name} have the same path"
+                )
+    files: dict[str, tuple[schema.Release, schema.Sdist]] = {}
+    commits: dict[tuple[str, str, str], schema.Release] = {}
+    for release in catalog.release.values():
+        for file in filter(None, (release.sdist, release.wheel, *release.wheels)):
+            first, known = files.setdefault(file.file, (release, file))
+            if known.sha256 != file.sha256:
+                raise _contradiction(release, first, f"{file.file} has two hashes")
+        if release.git:
+            commit = (release.package, release.git.url, release.git.commit)
+            first = commits.setdefault(commit, release)
+            if first.version != release.version:
+                versions = f"{first.version} and {release.version}"
+                raise _contradiction(
+                    release, first, f"commit {release.git.commit[:12]} has two versions, {versions}"
+                )
+
+
+def _contradiction(row: schema.Row, other: schema.Row, reason: str) -> CatalogError:
+    return CatalogError(f"{row.location} contradicts {other.location}: {reason}.")
 
 
 def shipped_files() -> list[str]:

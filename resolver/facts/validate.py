@@ -1,12 +1,10 @@
-"""Checks that the schema cannot express: of single rows, of the whole catalog, and of the shipped rows."""
+"""Checks of single rows that the schema cannot express."""
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Iterator  # singledispatch reads the annotations at run time
 from functools import singledispatch
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement
@@ -14,16 +12,13 @@ from packaging.requirements import Requirement as Pep508
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from resolver.errors import CatalogError, UsageError, did_you_mean
+from resolver.errors import UsageError
 from resolver.facts import schema
 from resolver.facts.placeholders import placeholder_error
-from resolver.facts.schema import NETWORK_PLUGIN, PLATFORM
-from resolver.versions import minor, parse_specifier, satisfies, shorten, sort_key
+from resolver.versions import parse_specifier, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from resolver.facts.catalog import Catalog
+    from collections.abc import Callable
 
     Value = tuple[schema.Row, str, str]
     """A row, one of its keys, and a value or an error message of that key."""
@@ -241,173 +236,3 @@ _FORBIDDEN_IN_VALUES = "quotes, backslashes, or a dollar sign or braces except i
 def _(row: schema.KnownBad) -> Iterator[tuple[str, str]]:
     if not row.combination:
         yield "combination", "is empty; name at least one component"
-
-
-# The whole catalog.
-
-_REFERENCES = {
-    "image": ("site_image",),
-    "site": ("site_image", "partition", "job", "window", "site_advice", "site_variable"),
-    "driver": ("window",),
-    "package": ("release", "wheel", "requires", "recipe"),
-}
-"""The keys that name a row of the kind of the same name, with the kinds of rows that have them."""
-
-
-def check_references(catalog: Catalog) -> None:
-    """Check that every row that others refer to exists, and that rows do not contradict each other."""
-    for key, kinds in _REFERENCES.items():
-        for kind in kinds:
-            for row in catalog.of_kind(kind):
-                _check_exists(row, key, getattr(row, key), getattr(catalog, key))
-    for proven in catalog.proven.values():
-        _check_exists(proven, "site", proven.site or "local", catalog.site)
-    _check_components(catalog)
-    _check_windows(catalog)
-    _check_unique(catalog)
-
-
-def _check_components(catalog: Catalog) -> None:
-    tritons = {canonicalize_name(Pep508(row.triton).name) for row in catalog.torch.values() if row.triton}
-    published_with_torch = ["torch", "torchvision", "torchaudio", *sorted(tritons)]
-    components = dict.fromkeys([*PLATFORM, *catalog.package, *published_with_torch])
-    for row in catalog.requires:
-        _check_exists(row, "component", canonicalize_name(row.on), components)
-    combinations: list[schema.KnownBad | schema.SiteVariable] = [
-        *catalog.known_bad.values(),
-        *catalog.site_variable.values(),
-    ]
-    for combined in combinations:
-        for name in combined.combination:
-            _check_exists(combined, "component", name, components)
-    for bad in catalog.known_bad.values():
-        for target in bad.gfx:
-            _check_exists(bad, "GPU architecture", target, catalog.gfx)
-
-
-def _check_exists(row: schema.Row, kind: str, name: str, known: Collection[str]) -> None:
-    if name not in known:
-        msg = f"{row.location}: this row names the {kind} {name!r}, which is not in the catalog."
-        raise CatalogError(msg, hint=did_you_mean(name, known))
-
-
-def _check_windows(catalog: Catalog) -> None:
-    for site in catalog.site:
-        for earlier, later in pairwise(catalog.windows_of(site)):
-            if earlier.until is not None and earlier.until > later.since:
-                msg = (
-                    f"{later.location}: {site} has driver {later.driver} from {later.since}, but "
-                    f"{earlier.location} has driver {earlier.driver} until {earlier.until}."
-                )
-                raise CatalogError(msg, hint=f"End the earlier window: until = {later.since}.")
-
-
-def _check_unique(catalog: Catalog) -> None:
-    """Check that a path belongs to one image, a file has one hash, and a commit has one version."""
-    images: dict[str, schema.Image] = {}
-    for image in catalog.image.values():
-        if image.path:
-            other = images.setdefault(image.path, image)
-            if other is not image:
-                raise _contradiction(
-                    image, other, f"the images {image.name} and {other.name} have the same path"
-                )
-    files: dict[str, tuple[schema.Release, schema.Sdist]] = {}
-    commits: dict[tuple[str, str, str], schema.Release] = {}
-    for release in catalog.release.values():
-        for file in filter(None, (release.sdist, release.wheel, *release.wheels)):
-            first, known = files.setdefault(file.file, (release, file))
-            if known.sha256 != file.sha256:
-                raise _contradiction(release, first, f"{file.file} has two hashes")
-        if release.git:
-            commit = (release.package, release.git.url, release.git.commit)
-            first = commits.setdefault(commit, release)
-            if first.version != release.version:
-                versions = f"{first.version} and {release.version}"
-                raise _contradiction(
-                    release, first, f"commit {release.git.commit[:12]} has two versions, {versions}"
-                )
-
-
-def _contradiction(row: schema.Row, other: schema.Row, reason: str) -> CatalogError:
-    return CatalogError(f"{row.location} contradicts {other.location}: {reason}.")
-
-
-# Shipped rows.
-
-_FUTURE = "9999"
-"""A version that only specifiers without an upper bound allow."""
-_NEWEST_CXX_STANDARD = 20
-"""The C++ standard that the newest torch needs; a recipe with an older one has an upper bound on torch."""
-_NEWER_TORCHES = 2
-"""A release without an upper bound may have been observed with a torch this many minor versions old."""
-
-
-def incomplete_rows(catalog: Catalog) -> Iterator[tuple[schema.Row, str, str]]:
-    """Yield each shipped row that lacks a fact, with what it lacks and what to add; it can be used."""
-    rows: list[schema.Torch | schema.Release | schema.Rocm | schema.Python] = [
-        *catalog.torch.values(),
-        *catalog.release.values(),
-        *catalog.rocm.values(),
-        *catalog.python.values(),
-    ]
-    for row in rows:
-        if row.released is None and _is_shipped(row):
-            yield (
-                row,
-                f"{row.title} has no release date",
-                "Add `released`, the day of its upload, tag or commit, or on which it was seen first.",
-            )
-    for recipe in catalog.recipe:
-        if not recipe.core_hours and _is_shipped(recipe):
-            yield (
-                recipe,
-                f"the recipe {recipe.title} has no core hours",
-                "Add `core-hours`, measured or derived, with its origin in the note.",
-            )
-    torches = sorted({minor(version) for version in catalog.torch}, key=sort_key)
-    for release in catalog.release.values():
-        known = _is_shipped(release) and _newest_torch_without_bound(catalog, release)
-        if known and known in torches and torches.index(known) < len(torches) - 1 - _NEWER_TORCHES:
-            yield (
-                release,
-                f"{release.title} has no upper bound on torch or ROCm, and its newest torch is {known}",
-                "Add a row that limits torch to the versions with which it is known to work.",
-            )
-
-
-def _is_shipped(row: schema.Row) -> bool:
-    return row.from_file.startswith(schema.FOLDER)
-
-
-def _newest_torch_without_bound(catalog: Catalog, release: schema.Release) -> str:
-    """Return the newest torch line with which a release was observed, else the newest of its day.
-
-    It is empty if the release has an upper bound on torch or ROCm, or is not compiled against torch.
-    """
-    recipe = catalog.recipe_for(release, "rocm")
-    if release.is_published or recipe is None or "torch" not in recipe.match_runtime:
-        return ""
-    if release.package == NETWORK_PLUGIN:  # RCCL loads it; nothing in it depends on torch
-        return ""
-    rows = [
-        row
-        for row in catalog.requires
-        if row.applies_to(release) and row.backend in {None, "rocm"} and not row.partial
-    ]
-    own = {row.on for row in rows if row.variant}
-    rows = [row for row in rows if row.variant or row.on not in own]
-    for name in ("torch", "rocm"):
-        bounds = [text for row in rows if row.on == name for text in row.versions]
-        if bounds and not any(satisfies(_FUTURE, text) for text in bounds):
-            return ""
-    if recipe.cxx_standard and int(recipe.cxx_standard) < _NEWEST_CXX_STANDARD:
-        return ""
-    observed = [row for row in rows if row.on == "torch" and row.status == "observed" and row.kind == "build"]
-    torches = [
-        torch
-        for torch in catalog.torch.values()
-        if (torch.released or datetime.date.max) <= (release.released or datetime.date.min)
-        or any(satisfies(torch.version, text) for row in observed for text in row.versions)
-    ]
-    return max((minor(torch.version) for torch in torches), key=sort_key, default="")

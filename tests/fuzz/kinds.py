@@ -44,11 +44,11 @@ from builders.sources.source import unpack_sdist
 from builders.wheels.wheel import DamagedError
 from matrix.input.inputs import read_inputs
 from matrix.input.settings import Settings, merge, read_file
-from matrix.judging.corrections import check, fixed, read_document
+from matrix.judging.corrections import check, fixed
 from matrix.judging.target import ExpectedTarget, expect_request
 from matrix.reading import recipe
-from matrix.reading.recognise import read
-from matrix.reading.requirements import Document
+from matrix.reading.items import Reading
+from matrix.reading.recognise import read, read_described
 from resolver.answers.resolve import resolve
 from resolver.errors import MatrixError
 from resolver.facts.catalog import load, load_uncached
@@ -255,8 +255,8 @@ def lumi() -> ExpectedTarget:
 
 
 @lru_cache(maxsize=1)
-def document(content: bytes, name: str) -> Document:
-    return read_document(content.decode(), name)
+def document(content: bytes, name: str) -> Reading:
+    return read_described(content.decode(), name)
 
 
 def parse_document(name: str) -> Callable[[bytes], object]:
@@ -264,7 +264,7 @@ def parse_document(name: str) -> Callable[[bytes], object]:
 
     def parse(content: bytes) -> None:
         read = document(content, name)
-        if not read.entries and not read.conda:
+        if not read.lines:
             msg = "no line"
             raise ValueError(msg)
 
@@ -275,7 +275,7 @@ def check_document(name: str) -> Callable[[bytes, Path], object]:
     def enter(content: bytes, _: Path) -> None:
         check(document(content, name), lumi())
         if len(content) % 8 == 0:  # it takes several times as long
-            fixed(content.decode(), name, lumi())
+            fixed(document(content, name), lumi())
 
     return enter
 

@@ -19,7 +19,8 @@ from matrix.cli import main
 from matrix.judging.corrections import check
 from matrix.judging.target import expect_request
 from matrix.reading.conda_file import _BUILD_VARIABLE
-from matrix.reading.requirements import RULES, read_requirements
+from matrix.reading.requirements import RULES
+from matrix.reading.requirements import read as read_requirements
 from resolver.answers.resolve import resolve
 from resolver.facts.catalog import load
 from resolver.model import Conflict

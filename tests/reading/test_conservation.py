@@ -158,7 +158,7 @@ def test_lines_of_conda_files(specs: list[str], pip: list[str]) -> None:
     stated = {number for number, line in enumerate(lines, start=1) if "- " in line and "pip:" not in line}
     assert stated <= seen_lines(reading)
     bad = {number for number, spec in enumerate(specs, start=2) if "=>" in spec or ";" in spec}
-    assert bad == {finding.evidence["line"] for finding in reading.findings}
+    assert bad == {each.evidence["line"] for each in reading.findings if each.severity == "error"}
 
 
 COLUMNS = st.builds(

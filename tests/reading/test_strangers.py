@@ -54,7 +54,6 @@ def test_job_script_has_directives_variables_and_launches() -> None:
     reading = read(Path(stranger.file))
     assert reading.job is not None
     assert reading.job.directives == {"partition": "standard-g", "gpus-per-node": "8"}
-    assert reading.job.modules == ["singularity-userfilesystems", "singularity-CPEbits"]
     assert reading.variables == {"NCCL_NET_GDR_LEVEL": "PHB"}
     ((line, words),) = reading.job.launches
     assert (line, words[:3]) == (11, ["srun", "singularity", "exec"])

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
 from resolver.facts.catalog import Catalog, load
-from resolver.facts.validate import incomplete_rows
+from resolver.facts.incomplete import incomplete_rows
 from resolver.model import Conflict, Distribution, Preinstalled, Resolution
 from resolver.requirements import PAIRED_WITH_TORCH, TRITON_NAMES
 from tests.resolver.solve_helpers import ask
