@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import UNSET
@@ -20,12 +19,14 @@ from matrix.show.json_document import JsonDocument
 from matrix.show.meanings import meanings
 from matrix.show.render import Screen, counted, shortened
 from matrix.show.resolution_text import (
+    conflict_text,
     facts_text,
     first_source,
     names_of_others,
     others_text,
     ranked_facts,
     reason_of,
+    suggestions_text,
 )
 from resolver.answers.rejected import (
     RejectedVersion,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
     from matrix.command_line.context import Context
     from matrix.show.console import Console
-    from matrix.show.json_document import ConflictDocument
     from resolver.model import Requirement, Resolution
 
 SUMMARY = "show why a version was chosen, with the facts and their sources"
@@ -102,7 +102,11 @@ def execute(context: Context) -> int:
         if args.format == "json":
             console.document(conflict)
         else:
-            console.text(_conflict_text(conflict))
+            end = "These constraints conflict. Removing any one of them resolves the conflict."
+            text = conflict_text(conflict, every=True)
+            console.text(
+                f"The last request in this directory:\n{text}\n\n{end}\n{suggestions_text(conflict)}"
+            )
             if context.has_lock:
                 console.info(f"\n{args.lock} is unchanged: `matrix explain --lock {args.lock}`")
         return 0
@@ -359,17 +363,3 @@ def _rejected_text(rejected: RejectedVersion, *, sources: bool = True) -> str:
     if not sources:
         return f": {'; '.join(item.text for item in rejected.core)}"
     return "\n".join(["", *(f"    - {item.text}{first_source(item)}" for item in rejected.core)])
-
-
-def _conflict_text(conflict: ConflictDocument) -> str:
-    """Return a conflict with all sources of each fact, one on each line."""
-    target = conflict.target
-    lines = [f"The last request in this directory has no solution ({target.site}, {target.date}).", ""]
-    for item in conflict.core:
-        lines.append(f"  - {item.text}")
-        if item.kind == "fact":
-            lines += [f"      {source}" for source in item.source.split(" ; ")]
-    lines += ["", "These constraints conflict. Removing any one of them resolves the conflict."]
-    for suggestion in conflict.suggestions:
-        lines += ["", f"{suggestion.change}:", f"  matrix resolve {shlex.join(suggestion.request)}"]
-    return "\n".join(lines)

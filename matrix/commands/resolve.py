@@ -14,7 +14,7 @@ from matrix.input.locking import changed_facts, changes, check_not_smaller, is_u
 from matrix.input.settings import EVERYTHING, REQUEST_FILE, in_project, read_settings
 from matrix.show.json_document import brief_document, resolution_document
 from matrix.show.render import PLAIN
-from matrix.show.resolution_text import build_times, conflict_text, in_index, reasons_text, resolution_text
+from matrix.show.resolution_text import build_times, conflict_text, in_index, resolution_text
 from resolver.model import Conflict
 
 if TYPE_CHECKING:
@@ -139,8 +139,6 @@ def _changes(earlier: Resolution, answer: Resolution, context: Context) -> list[
 def _print(answer: Resolution, context: Context) -> None:
     console = context.console
     console.data(_text(answer, context, console.out))
-    if console.verbosity > 0:
-        console.data(f"\n{reasons_text(answer, console.out)}")
     if answer.notes or answer.warnings:
         console.info("")
     for note in answer.notes:

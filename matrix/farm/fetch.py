@@ -24,7 +24,15 @@ from builders.storage.io_errors import explain_io_errors
 from builders.wheels.wheel import DamagedError
 from matrix.api import package_indexes, write_lock
 from matrix.building.locked import check_sources, wheels_of_lock
-from matrix.command_line.options import add_build_host_options, add_format, add_index, add_lock, add_names
+from matrix.command_line.options import (
+    add_base_image,
+    add_build_host_options,
+    add_catalog,
+    add_format,
+    add_index,
+    add_lock,
+    add_names,
+)
 from matrix.input.locking import exclude_pick, same_image
 from matrix.input.request import check_names
 from matrix.show.json_document import JsonDocument
@@ -81,9 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_index(parser)
     add_build_host_options(parser)
-    parser.add_argument(
-        "--base-image", metavar="NAME|PATH", help="use this base image instead of the path in the lock"
-    )
+    add_base_image(parser)
     parser.add_argument(
         "--copy-image",
         action="store_true",
@@ -92,12 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--offline", action="store_true", help="download nothing; check whether the cache is complete"
     )
-    parser.add_argument(
-        "--catalog",
-        metavar="DIR",
-        action="append",
-        help="additional facts, with patches next to them (repeatable)",
-    )
+    add_catalog(parser)
     add_format(parser)
 
 

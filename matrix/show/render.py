@@ -112,22 +112,19 @@ class Screen(NamedTuple):
         return "\n".join((indent + line).rstrip() for line in text.split("\n"))
 
     def _aligned(self, rows: Sequence[Sequence[Cell]], head: Sequence[str], last: int) -> str:
-        if not self.has_colour:
-            texts = [[_text(cell) for cell in row] for row in [*([head] if head else []), *rows]]
-            if all(text.isprintable() for row in texts for text in row):
-                return _aligned_text(texts, last)
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(
-            box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=bool(head), header_style="none"
-        )
-        for title in head or rows[0]:
-            table.add_column(Text(_text(title), "bold"), no_wrap=True, overflow="ignore")
-        for row in rows:
-            cells = [Text(_text(cell), _style(cell)) for cell in row]
-            table.add_row(*cells[:-1], Text("\n").join(_divided(cells[-1], last)))
-        return self._rendered(table)
+        cells = [[("bold", title) for title in head]] if head else []
+        cells += [[(_style(cell), printable(_text(cell))) for cell in row] for row in rows]
+        widths = [max(map(_width, column)) + _GAP for column in zip(*cells, strict=True)][:-1]
+        lines = []
+        for *first, (style, text) in cells:
+            start = "".join(
+                self.styled(*cell) + " " * (width - _width(cell))
+                for cell, width in zip(first, widths, strict=True)
+            )
+            for begin, end in pairwise([0, *_breaks(text, last), None]):
+                lines.append((start + self.styled(style, text[begin:end].rstrip(" "))).rstrip(" "))
+                start = " " * sum(widths)
+        return "\n".join(lines)
 
     def _folded(self, rows: Sequence[Sequence[Cell]], head: Sequence[str], room: int) -> str:
         """Return the table with the last column below the others."""
@@ -233,20 +230,6 @@ def _has_colour(stream: TextIO | None, color: Color) -> bool:
 
 def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
-
-
-def _aligned_text(rows: Sequence[Sequence[str]], last: int) -> str:
-    """Align text without colours as rich does, whose import takes longer than the rest of most commands."""
-    widths = [max(map(_width, column)) + _GAP for column in zip(*rows, strict=True)][:-1]
-    lines = []
-    for *cells, text in rows:
-        start = "".join(
-            cell + " " * (width - _width(cell)) for cell, width in zip(cells, widths, strict=True)
-        )
-        for first, end in pairwise([0, *_breaks(text, last), None]):
-            lines.append((start + text[first:end]).rstrip(" "))
-            start = " " * sum(widths)
-    return "\n".join(lines)
 
 
 def _divided(text: Text, width: int) -> list[Text]:

@@ -323,18 +323,6 @@ def ranked_facts(pick: Distribution, resolution: Resolution, screen: Screen) -> 
     return _heading(pick, resolution, screen), lines
 
 
-def reasons_text(resolution: Resolution, screen: Screen = PLAIN) -> str:
-    """Return all reasons for each version with their sources, and the install order."""
-    printed: set[str] = set()
-    lines = ["\n\n".join(facts_text(pick, resolution, screen, printed) for pick in resolution.picks)]
-    preinstalled = {pick.name for pick in resolution.picks if pick.origin == "preinstalled"}
-    groups = [[name for name in group if name not in preinstalled] for group in resolution.order]
-    lines += ["", "Install order"] if resolution.order or preinstalled else []
-    lines += [f"  {number}. {', '.join(group)}" for number, group in enumerate(filter(None, groups), start=1)]
-    lines += [f"  Preinstalled: {', '.join(sorted(preinstalled))}"] if preinstalled else []
-    return "\n".join(lines)
-
-
 def names_of_others(resolution: Resolution) -> frozenset[str]:
     """Return the distributions that come only from package indexes, and that the request does not name."""
     requested = {*PLATFORM, *(requirement.name for requirement in resolution.request.requirements)}
@@ -351,10 +339,13 @@ def others_text(others: Sized) -> str:
     return f"and {counted(len(others), 'other package')} from package indexes (-v lists them)"
 
 
-def conflict_text(conflict: Conflict | ConflictDocument) -> str:
-    """Return the constraints of a conflict with their sources."""
+def conflict_text(conflict: Conflict | ConflictDocument, *, every: bool = False) -> str:
+    """Return the constraints of a conflict, each with its first source, or with `every` source."""
     lines = [f"There is no resolution. {title_of(conflict.target)}", ""]
-    lines += [f"  - {item.text}{first_source(item)}" for item in conflict.core]
+    lines += [
+        f"  - {item.text}{f' [{item.source}]' if every and item.source else first_source(item)}"
+        for item in conflict.core
+    ]
     return "\n".join(lines)
 
 

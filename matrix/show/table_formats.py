@@ -24,12 +24,10 @@ from resolver.versions import minor, newest_first, sort_key
 
 if TYPE_CHECKING:
     from matrix.show.render import Screen
-    from resolver.answers.table import Column, Table, TableRow
+    from resolver.answers.table import Table, TableRow
 
 ROW_KEYS = ("base_image", "rocm", "torch", "python", "verdict")
 _RISK, _REFUSED = "yellow", "dim"
-_MIN_WIDTH = len("- base-image")
-"""Width of the most frequent reasons for a refusal, for which every column has space."""
 _GAP = "  "
 _ROCM_LABEL = re.compile(r"\+rocm[\d.]+(?![\w.])")
 NO_IMAGE = ", no base image works: published wheels only"
@@ -170,66 +168,28 @@ def _short(version: str) -> str:
 
 
 def to_text(table: Table, rows: Sequence[TableRow], screen: Screen) -> Iterator[str]:
-    """Yield the parts of the table as text.
-
-    Rows with the same base images have one heading that names the images. If the columns do not fit side by
-    side, each torch has a separate table, with a line for each package and a column for each Python.
-    """
+    """Yield the parts of the table as text; one heading names the base images that have the same rows."""
     target = table.request.target
     yield f"{title_of(target)}\n"
     refused = {column.name: table.refused_everywhere(column) for column in table.columns}
     listed = ", ".join(f"{name} ({reason})" for name, reason in refused.items() if reason)
     if listed:
         yield screen.wrapped(f"Not available in any row: {listed}") + "\n"
-    columns = [column for column in table.columns if not refused[column.name]]
-    groups = [list(same) for _, same in groupby(rows, key=lambda row: (row.images, row.rocm, row.verdict))]
-    grids = [_wide(columns, group) for group in groups]
-    room = math.inf if screen.width is None else screen.width
-    is_wide = all(_length(grid) <= room for grid in grids)
-    for group, grid in zip(groups, grids, strict=True):
-        yield from _heading(group[0], screen, is_cpu=target.backend == "cpu")
-        if is_wide:
-            yield _aligned(grid, screen)
-            continue
-        for _, of_torch in groupby(group, key=lambda row: row.torch):
-            for block in _fold(_turned(columns, list(of_torch)), room):
-                yield "\n" + _aligned(block, screen)
-
-
-def _wide(columns: Sequence[Column], rows: Sequence[TableRow]) -> list[list[str]]:
-    texts = [
-        ["torch", *(row.torch for row in rows)],
-        ["python", *(row.python for row in rows)],
-        *([column.name, *_texts([row.cells[column.name] for row in rows])] for column in columns),
-    ]
-    return list(map(list, zip(*texts, strict=True)))
-
-
-def _turned(columns: Sequence[Column], rows: Sequence[TableRow]) -> list[list[str]]:
-    """Return the texts of the rows of a torch, with a line for each package."""
-    texts = [
-        [f"torch {rows[0].torch}", *(f"  {column.name}" for column in columns)],
-        *([f"python {row.python}", *_texts([row.cells[column.name] for column in columns])] for row in rows),
-    ]
-    return list(map(list, zip(*texts, strict=True)))
-
-
-def _texts(cells: Sequence[Cell]) -> Iterator[str]:
-    """Yield the texts of a column: versions, or as much of the reason for a refusal as fits."""
-    room = max([_MIN_WIDTH, *(len(cell.version) for cell in cells)])
-    for cell in cells:
-        first, *_ = cell.refused.split(", ")
-        refusals = (text for text in (f"- {cell.refused}", f"- {first}") if len(text) <= room)
-        yield cell.version or next(refusals, "-")
+    names = [column.name for column in table.columns if not refused[column.name]]
+    for _, group in groupby(rows, key=lambda row: (row.images, row.rocm, row.verdict)):
+        same = list(group)
+        yield from _heading(same[0], screen, is_cpu=target.backend == "cpu")
+        lines = [["torch, python", *names]]
+        for row in same:
+            cells = (row.cells[name] for name in names)
+            shown = (cell.version or f"- {cell.refused.split(', ')[0]}" for cell in cells)
+            lines.append([f"{row.torch}, {row.python}", *shown])
+        for block in _fold(lines, math.inf if screen.width is None else screen.width):
+            yield "\n" + _aligned(block, screen)
 
 
 def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(len, column)) for column in zip(*lines, strict=True)]
-
-
-def _length(lines: Sequence[Sequence[str]]) -> int:
-    widths = _widths(lines)
-    return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
 def _fold(lines: Sequence[Sequence[str]], room: float) -> Iterator[list[list[str]]]:

@@ -12,7 +12,7 @@ import pytest
 from builders.index import Index
 from matrix.api import write_lock
 from matrix.cli import main
-from matrix.show.resolution_text import reasons_text, resolution_text
+from matrix.show.resolution_text import resolution_text
 from resolver.indexes import File
 from resolver.model import Edge, Fact, Resolution
 from tests.support.locks import built_pick, lock_of, locked_pick
@@ -57,11 +57,6 @@ def test_resolution_counts_the_others(lock: Resolution) -> None:
         assert f" {listed} " in text
     assert len(text.splitlines()) < 10
     assert resolution_text(lock, {}, every=True).count("\n  other-") == 200
-
-
-def test_nothing_to_install_has_no_install_order(lock: Resolution) -> None:
-    assert "  2. lightning, torch\n  3. apex" in reasons_text(lock)
-    assert "Install order" not in reasons_text(lock_of())
 
 
 @pytest.mark.parametrize("command", [["explain"], ["explain", "--graph"]])

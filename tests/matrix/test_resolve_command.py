@@ -132,18 +132,6 @@ def test_text_starts_with_the_answer(capsys: Capture) -> None:
     assert captured.err.splitlines()[-1] == "Next: `matrix build-container train.sif`"
 
 
-def test_verbose_text_has_all_reasons_and_the_order(capsys: Capture) -> None:
-    assert main(["resolve", *FOUR, *ON_LUMI, "-v"]) == 0
-    text = capsys.readouterr().out
-    for part in (
-        "    source: ",
-        "Install order",
-        "is supported on kernel drivers",
-        "is compiled against torch",
-    ):
-        assert part in text
-
-
 def test_reason_is_the_request_if_that_decides(capsys: Capture) -> None:
     assert main(["resolve", "torch==2.6.*", *ON_LUMI, "-v"]) == 0
     assert re.search(

@@ -185,9 +185,11 @@ def test_rejected_base_images_name_what_would_change(catalog: Catalog) -> None:
 def test_working_version_meets_further_requirement(catalog: Catalog) -> None:
     indexes = FakeIndexes(LIGHTNING)
     request = ask(catalog, "utils")
-    assert working_version(catalog, request, indexes, requirement("utils<1.5")) == "0.9"
+    chosen = resolve(catalog, request, indexes)
+    assert isinstance(chosen, Resolution)
+    assert working_version(catalog, request, indexes, chosen, requirement("utils<1.5")) == ("0.9", ())
     pinned = ask(catalog, "lightning==2.0.1")
-    assert working_version(catalog, pinned, indexes, requirement("utils<1")) == ""
+    assert working_version(catalog, pinned, indexes, chosen, requirement("utils<1")) == ("", ())
 
 
 @pytest.mark.parametrize(
