@@ -28,6 +28,7 @@ from builders.containers.sandbox import BUILD
 from builders.machine import host
 from builders.recipes import LAUNCHER, Program, launched
 from builders.storage.files import cache_root, make_directories, make_read_only, open_regular, sha256_of
+from builders.storage.lease import digest, ensure_cached
 from builders.wheels.wheel import LARGEST_METADATA, DamagedError
 from resolver.errors import BuildError, EnvironmentLacksError, UsageError
 from resolver.requirements import normalize_name
@@ -239,9 +240,7 @@ def build_view(
         path.chmod(0o755)
     temporary = work / "tmp"
     temporary.mkdir()
-    tools = [work / "tools"] if runtime.image is None else []
-    for folder in tools:
-        host.link_tools(folder)
+    tools = [_tools()] if runtime.image is None else []
     base = environment.view
     env = {
         **base.env,
@@ -258,12 +257,25 @@ def build_view(
     return replace(
         base,
         env=env,
-        path=[seen(shims), *map(seen, base.path), *map(seen, tools)],
+        path=[seen(shims), *map(seen, base.path), *tools],
         whole_path=True,
         hidden=[*base.hidden, *(host.cuda_toolkits() if tools else ())],
         cwd=seen(source),
-        binds=[*base.binds, Bind(work, writable=True), *mounts],
+        binds=[*base.binds, *map(Bind, tools), Bind(work, writable=True), *mounts],
     )
+
+
+def _tools() -> Path:
+    """Return a directory, made once, with links to the programs of this machine that builds may use."""
+    tools = host.tools()
+    root = cache_root() / "programs" / digest(tools)
+
+    def link() -> None:
+        for name, path in tools.items():
+            os.symlink(path, root / name)  # noqa: PTH211  a thousand links
+
+    ensure_cached(root, link)
+    return root
 
 
 def seen_at(runtime: Runtime, work: Path, path: Path) -> Path:

@@ -151,22 +151,23 @@ def cuda_toolkits() -> list[Path]:
     ]
 
 
-def link_tools(target: Path) -> None:
-    """Fill a directory, which is the PATH of a build on this machine, with links to the programs it may use.
+def tools() -> dict[str, str]:
+    """Return the paths of the programs that a build on this machine may use, by name, as PATH finds them.
 
     These are all programs of the system and, from other directories on PATH, compilers and build tools. What
     shows the build another GPU toolkit or another Python is left out: torch and many build scripts compile
     for CUDA if they find ``nvcc``.
     """
-    target.mkdir()
-    for folder in [*filter(os.path.isabs, os.get_exec_path()), *_SYSTEM]:
-        is_system = folder.rstrip("/") in _SYSTEM
+    found: dict[str, str] = {}
+    folders = (folder.rstrip("/") for folder in [*filter(os.path.isabs, os.get_exec_path()), *_SYSTEM])
+    for folder in dict.fromkeys(folders):
+        is_system = folder in _SYSTEM
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
-                is_wanted = is_system or _TOOL.fullmatch(entry.name)
+                is_wanted = entry.name not in found and (is_system or _TOOL.fullmatch(entry.name))
                 if is_wanted and not _NOT_FOR_BUILDS.fullmatch(entry.name) and not _is_launcher(entry):
-                    with suppress(FileExistsError):
-                        (target / entry.name).symlink_to(entry.path)
+                    found[entry.name] = entry.path
+    return found
 
 
 def _is_launcher(entry: os.DirEntry[str]) -> bool:
