@@ -132,8 +132,7 @@ def of_label(
     gfx, for_torch, rocm = _GFX.findall(label), _TORCH.search(label), rocm_of(label)
     torch_rocm = rocm_of(torch.partition("+")[2])
     on_gpu = expected.backend == "rocm"
-    fit = expected.fit(rocm) if rocm else "fits"
-    of_rocm: Verdict = "does-not-fit" if fit == "wrong" else "own-risk" if fit == "old" else "fits"
+    of_rocm = expected.fit(rocm) if rocm else "fits"
     cpu_in_gpu = on_gpu and (item.name in TORCH_FAMILY or "+cpu" not in torch)
     cases: list[tuple[object, Verdict, str]] = [
         (label.startswith("cpu"), "does-not-fit" if cpu_in_gpu else "fits", f"{named} CPUs"),

@@ -6,7 +6,6 @@ The variables and Slurm's layout are those of the site's rows, from which `matri
 from __future__ import annotations
 
 import re
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from builders.findings import Finding
     from matrix.judging.target import ExpectedTarget
-    from matrix.reading.items import Reading
+    from matrix.reading.items import Item, Reading
     from resolver.facts.schema import Image, Job, SiteVariable
 
 _GDR_LEVELS = {"LOC": "0", "PIX": "1", "PXB": "2", "PHB": "3", "SYS": "4"}
@@ -38,15 +37,10 @@ _LOCAL_RANK = re.compile(r"LOCAL_?(ID|RANK)|torchrun|torch\.distributed\.run|acc
 _OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 
 
-def check_job(reading: Reading, expected: ExpectedTarget) -> list[Finding]:
-    """Return the findings about a job script, by line; a reading without a job has none."""
-    findings = _findings(reading, expected) if reading.job else ()
-    placed = (replace(each, evidence={"file": reading.name, **each.evidence}) for each in findings)
-    return sorted(placed, key=lambda each: int(each.evidence["line"]))
-
-
-def _findings(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
-    yield from _check_images(reading, expected)
+def check_job(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
+    """Report what is wrong in a job script; a reading without a job has nothing."""
+    if reading.job is None:
+        return
     if expected.backend == "rocm":
         yield from _check_variables(reading, expected)
         yield from _check_devices(reading, expected)
@@ -65,40 +59,40 @@ def _launches(reading: Reading) -> Iterator[tuple[int, str]]:
         yield number, " ".join(words)
 
 
-def _image(reading: Reading, expected: ExpectedTarget) -> tuple[str, str, Image | None]:
-    """Return path, ROCm and catalog row of the first image; the ROCm may be only in its name."""
-    path = next((item.url for item in reading.items if item.installer == "image"), "")
-    row = expected.catalog.image.get(PurePosixPath(path).name)
-    named = _ROCM_IN_NAME.search(path)
-    return path, (minor(row.rocm) if row and row.rocm else named[1] if named else ""), row
+def _images(reading: Reading, expected: ExpectedTarget) -> Iterator[tuple[Item, str, Image | None]]:
+    """Yield each image with its ROCm, which may be only in its name, and its catalog row."""
+    for item in reading.items:
+        if item.installer == "image":
+            row = expected.catalog.image_at(item.url)
+            named = _ROCM_IN_NAME.search(item.url)
+            yield item, minor(row.rocm) if row and row.rocm else named[1] if named else "", row
 
 
-def _check_images(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
-    path, rocm, row = _image(reading, expected)
-    if not path:
-        return
-    line, target = _line(reading, path), expected.request.target
-    rows = [
-        one
-        for one in expected.catalog.site_image.values()
-        if row is not None and one.image == row.name and one.site == target.site
-    ]
-    if rows and not any(within(one, target.date) for one in rows):
-        last = max(rows, key=lambda one: str(one.until))
-        message = f"{row.name if row else path} is no image of {target.site} since {last.until}."
-        fix = "`matrix resolve` names an image of the site."
-        yield finding_at("job-image", line, path, f"{message} [{last.source}]", fix=fix)
-    if rocm and expected.backend == "rocm" and (fit := expected.fit(rocm)) != "fits":
-        message = f"The image has ROCm {rocm}, and {expected.because}."
-        if fit == "old":
-            message += " Older releases may run, at your own risk."
-        yield finding_at("old-rocm" if fit == "old" else "other-rocm", line, path, message)
+def check_images(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
+    """Report images that the site no longer has, and those whose ROCm does not run on its driver."""
+    target = expected.request.target
+    for item, rocm, row in _images(reading, expected):
+        rows = [
+            one
+            for one in expected.catalog.site_image.values()
+            if row is not None and one.image == row.name and one.site == target.site
+        ]
+        if rows and not any(within(one, target.date) for one in rows):
+            last = max(rows, key=lambda one: str(one.until))
+            message = f"{row.name if row else item.url} is no image of {target.site} since {last.until}."
+            fix = "`matrix resolve` names an image of the site."
+            yield finding_at("job-image", item.line, item.url, f"{message} [{last.source}]", fix=fix)
+        if rocm and expected.backend == "rocm" and (fit := expected.fit(rocm)) != "fits":
+            message = f"The image has ROCm {rocm}, and {expected.why(rocm)}."
+            yield finding_at(
+                "driver-risk" if fit == "own-risk" else "other-rocm", item.line, item.url, message
+            )
 
 
 def _check_variables(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
     """Compare the variables that a script sets with the site's, for the ROCm of its image if it is known."""
     target, catalog = expected.request.target, expected.catalog
-    _, rocm, _ = _image(reading, expected)
+    rocm = next((rocm for _, rocm, _ in _images(reading, expected)), "")
     rows = [
         row for row in catalog.site_variable.values() if row.site == target.site and within(row, target.date)
     ]

@@ -29,7 +29,7 @@ from builders.storage.files import write_atomic
 from matrix.input.settings import in_project
 from matrix.judging.corrections import check, difference, fixed
 from matrix.judging.installed import installed_findings, judge_items
-from matrix.judging.jobs import check_job
+from matrix.judging.jobs import check_images, check_job
 from matrix.judging.machine import judge_base_image, judge_machine
 from matrix.judging.nearest import CONDA_RUNTIME, again, predict
 from matrix.judging.packages import cuda_images
@@ -232,9 +232,8 @@ def _judge_reading(
         judged_.distributions = list(judge_items(reading, side, expected))
         return again(judged_, reading, context)
     judged_.findings += check(reading, expected)
-    judged_.findings += in_order(cuda_images(reading, expected), reading.name)
-    if reading.job is not None:
-        judged_.findings += check_job(reading, expected)
+    found = [*cuda_images(reading, expected), *check_images(reading, expected), *check_job(reading, expected)]
+    judged_.findings += in_order(found, reading.name)
     installs = [item for item in reading.items if item.installer != "image"]
     if not context.args.repair and (not reading.items or (reading.job is not None and not installs)):
         return None  # it installs nothing

@@ -24,7 +24,7 @@ from matrix.reading.requirements import is_index_of_torch
 from resolver.errors import MatrixError, NoVersionError
 from resolver.model import Conflict, Resolution
 from resolver.requirements import parse_requirement
-from resolver.versions import is_version, join_words
+from resolver.versions import is_version, join_words, minor
 
 if TYPE_CHECKING:
     from matrix.command_line.context import Context
@@ -311,9 +311,10 @@ def _verdicts(
         change, pick = changed.get(str(item)), picks.get(item.name)
         judged = _open(item, "")
         if item.installer == "image":
-            known = PurePosixPath(item.url).name in expected.catalog.image
-            evidence = "the catalog knows this image" if known else "the content of the image was not read"
-            yield replace(judged, verdict="fits" if known else "not-judged", evidence=evidence)
+            row = expected.catalog.image_at(item.url)
+            fit = "not-judged" if row is None else expected.fit(minor(row.rocm)) if row.rocm else "fits"
+            evidence = "the catalog knows this image" if row else "the content of the image was not read"
+            yield replace(judged, verdict=fit, evidence=evidence)
         elif item.url and "+" in item.version:
             verdict, evidence = of_label(item.version.partition("+")[2], item, versions, expected)
             evidence = f"{evidence}; the wheel itself was not read"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -265,14 +265,11 @@ def _triton_of_torch(reading: Reading, expected: ExpectedTarget) -> str:
 
 
 def _check_rocm(entry: Item, rocm: str, expected: ExpectedTarget, subject: str = "") -> Iterator[Finding]:
-    fit = expected.fit(rocm) if expected.backend == "rocm" else "wrong"
+    fit = expected.fit(rocm) if expected.backend == "rocm" else "does-not-fit"
     subject = subject or entry.pip.name
-    if fit == "old":
-        message = (
-            f"{subject} is for ROCm {rocm}, and {expected.because}. Older releases may run, at your own risk."
-        )
-        yield finding("old-rocm", entry, message)
-    elif fit == "wrong":
+    if fit == "own-risk":
+        yield finding("driver-risk", entry, f"{subject} is for ROCm {rocm}, and {expected.why(rocm)}.")
+    elif fit == "does-not-fit":
         because = expected.because or f"{expected.against} is for the CPU"
         message = f"{subject} is for ROCm {rocm}, and {because}. pip installs it, and it fails at run time."
         yield finding("other-rocm", entry, message, fix=_RESOLVE)
@@ -667,7 +664,7 @@ def built_here(reading: Reading, catalog: Catalog) -> dict[Item, str]:
     may_have_torch = reading.kind.endswith(_OF_COMMANDS)  # what runs them may have it
     in_image = False
     for item in reading.items:
-        image = catalog.image.get(PurePosixPath(item.url).name) if item.installer == "image" else None
+        image = catalog.image_at(item.url) if item.installer == "image" else None
         has_torch = item.name == "torch" or (
             item.installer == "image" and (not image or "torch" in image.holds)
         )

@@ -10,18 +10,19 @@ import msgspec
 
 from builders.constants import INDEX_DIRECTORY
 from resolver.compiling.problem_builder import check_target, window_of
+from resolver.facts.driver import runs_outside_table
 from resolver.versions import join_words, minor, sort_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from matrix.judging.verdict import Verdict
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Torch
     from resolver.model import Request, Resolution
 
 Consumer = Literal["cotainr", "tykky", "pip"]
 CONSUMERS: tuple[Consumer, ...] = ("cotainr", "tykky", "pip")
-Fit = Literal["fits", "old", "wrong"]
 COMMIT = re.compile(r"(git)?[0-9a-f]{7,40}")
 
 
@@ -39,6 +40,8 @@ class ExpectedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Whether `rocm` is the exact ROCm of an image or a lock, rather than all releases a driver supports."""
     because: str = ""
     """Why these releases fit, as a clause."""
+    outside: Mapping[str, str] = {}
+    """Other releases that the site ran on this driver, each with a clause that says so."""
     against: str = ""
     """The target in a few words."""
     gfx: tuple[str, ...] = ()
@@ -51,11 +54,19 @@ class ExpectedTarget(msgspec.Struct, frozen=True, kw_only=True):
     index: Path = INDEX_DIRECTORY
     """The local index, whose URL in the container is ``file:///mnt/simple``."""
 
-    def fit(self, rocm: str) -> Fit:
-        """Return whether a ROCm release fits; a release older than the driver supports may run."""
+    def fit(self, rocm: str) -> Verdict:
+        """Return whether a ROCm release fits; others than the driver supports may run at your own risk."""
         if not self.rocm or rocm in self.rocm:
             return "fits"
-        return "old" if not self.exact and sort_key(rocm) < sort_key(self.rocm[0]) else "wrong"
+        return "own-risk" if rocm in self.outside or self._is_older(rocm) else "does-not-fit"
+
+    def why(self, rocm: str) -> str:
+        """Return why a release does not fit, or fits at your own risk, as a clause."""
+        older = ". Older releases may run, at your own risk" if self._is_older(rocm) else ""
+        return self.outside.get(rocm, f"{self.because}{older}")
+
+    def _is_older(self, rocm: str) -> bool:
+        return not self.exact and sort_key(rocm) < sort_key(self.rocm[0])
 
     def published(self, name: str, public: str) -> list[Torch]:
         """Return the torch wheels with which a version of torch, torchvision or torchaudio was released."""
@@ -88,7 +99,7 @@ def expect_request(
     """Return the versions that fit a target."""
     target = request.target
     check_target(catalog, target)
-    rocm, exact, because = _supported_rocm(request, catalog)
+    rocm, exact, because, outside = _supported_rocm(request, catalog)
     image = catalog.image.get(target.base_image or "")
     against = f"{target.site} on {target.date}" + (f", {target.base_image}" if target.base_image else "")
     return ExpectedTarget(
@@ -99,6 +110,7 @@ def expect_request(
         rocm=rocm,
         exact=exact,
         because=because,
+        outside=outside,
         against=against,
         gfx=target.gfx,
         glibc=image.glibc if image else "",
@@ -106,22 +118,24 @@ def expect_request(
     )
 
 
-def _supported_rocm(request: Request, catalog: Catalog) -> tuple[tuple[str, ...], bool, str]:
+def _supported_rocm(request: Request, catalog: Catalog) -> tuple[tuple[str, ...], bool, str, dict[str, str]]:
     target = request.target
     if target.backend == "cpu":
-        return (), False, ""
+        return (), False, "", {}
     image = catalog.image.get(target.base_image or "")
     if image is not None and image.rocm:
-        return (minor(image.rocm),), True, f"the base image {image.name} has ROCm {image.rocm}"
+        return (minor(image.rocm),), True, f"the base image {image.name} has ROCm {image.rocm}", {}
     window = window_of(catalog, request)
     driver = target.driver or (window.driver if window else "")
     row = catalog.driver.get(driver)
     if row is None:
-        return (), False, ""
+        return (), False, "", {}
+    runs = runs_outside_table(catalog, target.site, row, target.date)
     releases = tuple(sorted(row.supports, key=sort_key))
     owner = f"{target.site} on {target.date} has" if window else "you named"
     supported = join_words(releases, joiner="and")
-    return releases, False, f"{owner} kernel driver {driver}, which supports ROCm {supported}"
+    because = f"{owner} kernel driver {driver}, which supports ROCm {supported}"
+    return releases, False, because, {line: text for line, (_, text) in runs.items()}
 
 
 def expect_lock(

@@ -24,7 +24,7 @@ EXIT_CODES: dict[Verdict, int] = {"fits": 0, "own-risk": 0, "does-not-fit": 1, "
 CANNOT_USE = {"verify-torch-cuda", "verify-torch-cpu", "driver-refuses", "cuda-torch"}
 """Findings because of which the GPUs cannot be used; they come first in a verdict."""
 _NOT_JUDGED = {"bundle-not-read", "not-known"}
-_OWN_RISK = {"driver-risk", "old-rocm"}
+_OWN_RISK = "driver-risk"
 
 
 class JudgedItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +113,7 @@ def conclude(judged: Judgement, site: str) -> None:
     open_findings = [finding for finding in judged.findings if is_open(finding)]
     open_findings.sort(key=lambda finding: "count" not in finding.evidence)
     unread = [line for line in judged.unread if line.matters]
-    risks = [finding for finding in judged.findings if finding.id in _OWN_RISK]
+    risks = [finding for finding in judged.findings if finding.id == _OWN_RISK]
     risky = [item for item in judged.distributions if item.verdict == "own-risk"]
     where, what = site, judged.thing or "This machine"
     if errors or bad:

@@ -55,7 +55,7 @@ RULES: dict[str, Severity] = {
     "unpinned-torch": "error",
     "unlabelled-torch": "warning",
     "other-rocm": "error",
-    "old-rocm": "warning",
+    "driver-risk": "warning",
     "index-other-rocm": "error",
     "unknown-torch": "warning",
     "torch-python": "error",

@@ -20,7 +20,7 @@ from resolver.compiling.clauses import (
 from resolver.compiling.problem import Variable
 from resolver.compiling.problem_builder import exclude_later_releases, is_advised
 from resolver.facts import schema
-from resolver.facts.driver import drivers_of_modules
+from resolver.facts.driver import drivers_of_modules, is_older, runs_outside_table
 from resolver.model import IMAGE, STATUS_RANK, Candidate, Fact
 from resolver.versions import join_words, minor, newest_first, sort_key
 
@@ -150,7 +150,7 @@ def _driver_table(builder: ProblemBuilder) -> list[Clause]:
     for line in lines:
         supporting = [row for row in drivers if line in row.supports]
         names = newest_first(row.version for row in supporting)[::-1]
-        if here and line not in (*here.supports, *here.unsupported) and not _is_older(line, here):
+        if here and line not in (*here.supports, *here.unsupported) and not is_older(line, here):
             text = f"AMD's driver table does not mention ROCm {line} with driver {here.version}"
             clauses.append(Clause(line_is(line), version_in(names), Fact.of(here, text)))
             continue
@@ -161,35 +161,19 @@ def _driver_table(builder: ProblemBuilder) -> list[Clause]:
         )
         fact = Fact.of((supporting or drivers)[0], text, note="")
         clauses.append(Clause(line_is(line), version_in(names), fact))
-        clauses += [_at_own_risk(line, row) for row in drivers if _is_older(line, row)]
+        clauses += [_at_own_risk(line, row) for row in drivers if is_older(line, row)]
     return clauses + _runs_outside_table(builder)
 
 
 def _runs_outside_table(builder: ProblemBuilder) -> list[Clause]:
-    """Return the newest run at the site for each ROCm line that AMD's table does not list for its driver."""
-    site, catalog = builder.target.site, builder.catalog
-    table = catalog.driver.get(builder.driver or "")
-    newest: dict[str, tuple[date, Clause]] = {}
-    for row in catalog.proven.values():
-        if table is None or row.site != site or row.date is None or row.date > builder.target.date:
-            continue
-        line = minor(row.picks["rocm"]) if "rocm" in row.picks else ""
-        window = catalog.window_on(site, row.date)
-        if not line or line in table.supports or _is_older(line, table):
-            continue
-        if window is None or window.driver != table.version:
-            continue
-        text = (
-            f"{site} ran ROCm {line} in {row.date:%B %Y}, which AMD does not list for driver {table.version}"
-        )
-        clause = Clause(line_is(line), version_in([table.version]), Fact.of(row, text), risk=True)
-        if line not in newest or newest[line][0] < row.date:
-            newest[line] = row.date, clause
-    return [clause for _, clause in newest.values()]
-
-
-def _is_older(line: str, driver: schema.Driver) -> bool:
-    return sort_key(line) < min(map(sort_key, driver.supports))
+    table = builder.catalog.driver.get(builder.driver or "")
+    if table is None:
+        return []
+    runs = runs_outside_table(builder.catalog, builder.target.site, table, builder.target.date)
+    return [
+        Clause(line_is(line), version_in([table.version]), Fact.of(row, text), risk=True)
+        for line, (row, text) in runs.items()
+    ]
 
 
 def _at_own_risk(line: str, driver: schema.Driver) -> Clause:

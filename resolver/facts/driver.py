@@ -15,6 +15,7 @@ from resolver.versions import join_words, minor, newest_first, shorten, sort_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from datetime import date
 
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
@@ -30,6 +31,32 @@ def drivers_of_modules(catalog: Catalog, lines: Collection[str]) -> list[str]:
     ordered = sorted(catalog.driver.values(), key=lambda row: sort_key(row.version))
     fitting = [number for number, row in enumerate(ordered) if lines and {*lines} <= {*row.supports}]
     return [row.version for row in ordered[max(fitting[0] - 1, 0) : fitting[-1] + 1]] if fitting else []
+
+
+def is_older(line: str, driver: schema.Driver) -> bool:
+    """Return whether a ROCm line is older than all that AMD's table lists for a driver."""
+    return sort_key(line) < min(map(sort_key, driver.supports))
+
+
+def runs_outside_table(
+    catalog: Catalog, site: str, driver: schema.Driver, day: date
+) -> dict[str, tuple[schema.ProvenSet, str]]:
+    """Return the newest run at a site for each ROCm line that AMD's table does not list for its driver.
+
+    Each comes with a clause that says so.
+    """
+    runs: dict[str, schema.ProvenSet] = {}
+    for row in catalog.proven.values():
+        line = minor(row.picks["rocm"]) if "rocm" in row.picks else ""
+        if row.site != site or row.date is None or row.date > day or not line:
+            continue
+        window = catalog.window_on(site, row.date)
+        if line in driver.supports or is_older(line, driver) or not window or window.driver != driver.version:
+            continue
+        if line not in runs or row.date > (runs[line].date or row.date):
+            runs[line] = row
+    other = f"which AMD does not list for driver {driver.version}"
+    return {line: (row, f"{site} ran ROCm {line} in {row.date:%B %Y}, {other}") for line, row in runs.items()}
 
 
 _PACKAGE = r"(?<![\d.])\d+\.\d+(?:\.\d+)?\.(?P<number>\d{5}|\d{8})(?:-\d+)?(?![\d.])"

@@ -15,6 +15,7 @@ from builders.findings import Finding
 from builders.installed.checks import findings_of
 from builders.installed.reading import read_installed
 from matrix.cli import main
+from matrix.judging.target import expect_request
 from matrix.judging.verdict import Judgement, conclude
 from matrix.reading import recipe
 from matrix.reading.recognise import read
@@ -153,6 +154,23 @@ def test_images_of_lumi_at_each_window(image: str, states: list[str]) -> None:
     )
     past, _ = driver_states(Side(catalog, Request(target)), catalog.image[image].rocm)
     assert [one.state for one in past] == states
+
+
+GPU_SITES = [name for name, site in load().site.items() if site.gfx]
+
+
+@pytest.mark.parametrize("site", GPU_SITES)
+def test_files_are_judged_by_the_rule_of_the_resolver(site: str) -> None:
+    """Files are judged without a search: whether a ROCm runs at a site is what the resolver says."""
+    catalog, states = load(), {"": "does-not-fit", "supported": "fits", "at your own risk": "own-risk"}
+    request = Request(
+        Target(site=site, date=date(2026, 11, 29), backend="rocm", gfx=tuple(catalog.site[site].gfx))
+    )
+    expected = expect_request(request, catalog, "pip")
+    for line in sorted({minor(row.version) for row in catalog.rocm.values()}) if expected.rocm else ():
+        past, _ = driver_states(Side(catalog, request), line)
+        if past:
+            assert expected.fit(line) == states[past[-1].state], line
 
 
 CATALOG = load()

@@ -174,7 +174,7 @@ def test_order_of_the_lines_does_not_matter() -> None:
 
 
 SEVERITY = st.sampled_from(["error", "warning", "info"])
-IDS = st.sampled_from(["cuda-torch", "verify-contents-not-judged", "driver-risk", "old-rocm", "known-bad"])
+IDS = st.sampled_from(["cuda-torch", "verify-contents-not-judged", "driver-risk", "known-bad"])
 FINDINGS = st.lists(st.builds(Finding, id=IDS, severity=SEVERITY, message=st.just("It is so.")), max_size=4)
 ITEMS = st.lists(
     st.builds(JudgedItem, name=st.sampled_from("abc"), verdict=st.sampled_from(VERDICTS)), max_size=4
