@@ -230,7 +230,10 @@ def load_modules(modules: tuple[str, ...], variables: tuple[tuple[str, str], ...
     before, after = ({*text.split("\0")} for text in environments)
     lines = sorted(line for line in after - before if not line.startswith("BASH_"))
     changed = {name: value for name, _, value in (line.partition("=") for line in lines)}
-    os.environ["PATH"] = changed.pop("PATH", os.environ["PATH"])
+    # A login shell often replaces PATH: only what the modules add is taken.
+    usual = {folder for line in before if line.startswith("PATH=") for folder in line[5:].split(os.pathsep)}
+    folders = [folder for folder in changed.pop("PATH", "").split(os.pathsep) if folder not in {*usual, ""}]
+    os.environ["PATH"] = os.pathsep.join([*folders, os.environ["PATH"]])
     known = {**os.environ, **changed}
     named = {name: _REFERENCE.sub(lambda match: known.get(match[1], ""), value) for name, value in variables}
     if "CXX" in named and not os.environ.get("CXX"):  # the user's own comes first

@@ -28,6 +28,16 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     host.load_modules.cache_clear()
 
 
+def test_folders_of_the_user_stay_on_path(programs: Path, tmp_path: Path) -> None:
+    """Debian's /etc/profile replaces PATH in a login shell, and a Python on the user's PATH was lost."""
+    os.environ["PATH"] = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    profile = tmp_path / ".bash_profile"
+    profile.write_text(f"PATH=/usr/bin:/bin\n{profile.read_text()}")
+    own = os.environ["PATH"]
+    local_build_host(host.running_python(), site=load().site["archer2-cpu"])
+    assert os.environ["PATH"] == f"{programs}{os.pathsep}{own}"
+
+
 def test_builds_of_archer2_use_the_compilers_of_its_modules(programs: Path, tmp_path: Path) -> None:
     site = load().site["archer2-cpu"]
     assert site.build_modules == MODULES
