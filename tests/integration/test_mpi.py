@@ -140,6 +140,7 @@ def test_mpi4py_from_slurm_job_runs_with_open_mpi(tmp_path: Path, slurm: Slurm) 
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="horovod 0.28.1 requires a Python older than 3.12")
 def test_horovod_trains_on_two_ranks(tmp_path: Path, fresh_environment: Callable[..., Path]) -> None:
     mpi = make_mpi("openmpi", tmp_path)
