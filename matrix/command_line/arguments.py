@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -62,8 +63,11 @@ def command_arguments(module: str, values: Mapping[str, object]) -> tuple[str, .
 def request_arguments(request: Request, **more: object) -> tuple[str, ...]:
     """Return a request as arguments of ``matrix resolve``; `more` are options in addition or instead."""
     target = request.target
+    texts = {requirement.text: requirement.name for requirement in request.requirements}
+    names = Counter(texts.values())
     values: dict[str, object] = {
-        "requirements": [requirement.text for requirement in request.requirements],
+        # torch next to torch<2.9 says nothing
+        "requirements": [text for text, name in texts.items() if text != name or names[name] == 1],
         "site": request.site_file or target.site,
         "date": target.date,
         "backend": target.backend if target.backend == "cpu" else None,

@@ -133,10 +133,16 @@ def explanation(context: Context) -> ExplainDocument:
     if requirement is None:
         return ExplainDocument(picks=picks, rejected=[], rejected_more=0, problems=[])
     if not picks:
-        msg = f"{args.lock} does not contain {shorten(requirement.name)!r}."
+        msg = f"{args.lock} does not contain {shorten(args.name)!r}."
         names = [pick.name for pick in lock.picks]
-        parts = [name for name in names if requirement.name in name.split("-")]
-        raise UsageError(msg, hint=did_you_mean(parts[0] if len(parts) == 1 else requirement.name, names))
+        of_image = [pick.name for pick in lock.picks if pick.version == args.name]
+        ids = [notice.id for notice in (*lock.warnings, *lock.notes)]
+        of_names, of_ids = (
+            [one for one in known if requirement.name in one.split("-")] for known in (names, ids)
+        )
+        parts = of_image or of_names or of_ids
+        meant = parts[0] if len(parts) == 1 else requirement.name
+        raise UsageError(msg, hint=did_you_mean(meant, parts or names))
     follows = any(pick.alias_of or pick.comes_with_image for pick in picks)  # from torch, or from the image
     rejected, more = ([], 0) if follows else _rejected(context, requirement)
     return ExplainDocument(
@@ -243,7 +249,8 @@ def _meaning(context: Context) -> str:
     texts += [text] if (text := meanings().get(id_, "")) else []
     if not texts and not context.has_lock:
         msg = f"{shorten(id_)!r} is not an id, and there is no lock {context.args.lock} to look it up in."
-        close = did_you_mean(id_, closest_names(id_, meanings()))
+        is_package = id_ in load_catalog(context.settings).package
+        close = "" if is_package else did_you_mean(id_, closest_names(id_, meanings()))
         raise UsageError(msg, hint=close or "Write it with `matrix resolve`.")
     return "\n".join(filter(None, texts))
 

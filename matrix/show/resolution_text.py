@@ -343,7 +343,7 @@ def conflict_text(conflict: Conflict | ConflictDocument, *, every: bool = False)
     """Return the constraints of a conflict, each with its first source, or with `every` source."""
     lines = [f"There is no resolution. {title_of(conflict.target)}", ""]
     lines += [
-        f"  - {item.text}{f' [{item.source}]' if every and item.source else first_source(item)}"
+        f"  - {item.text}{f' [{item.source}]' if every and item.kind == 'fact' else first_source(item)}"
         for item in conflict.core
     ]
     return "\n".join(lines)

@@ -346,7 +346,10 @@ def architecture_of(catalog: Catalog, typed: str) -> str:
     """Return the architecture of a product, such as ``mi250x``, or of a name without ``gfx``; else empty."""
     word = "".join(filter(str.isalnum, typed.lower()))
     products = {product.lower(): row.target for row in catalog.gfx.values() for product in row.products}
-    return products.get(word) or next((one for one in (f"gfx{word}", word) if one in catalog.gfx), "")
+    begun = {target for product, target in products.items() if product.startswith(word)}  # mi300
+    if word in products or len(begun) == 1:
+        return products.get(word) or begun.pop()
+    return next((one for one in (f"gfx{word}", word) if one in catalog.gfx), "")
 
 
 def advice_for(catalog: Catalog, request: Request) -> dict[str, schema.SiteAdvice]:

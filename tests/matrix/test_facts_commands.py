@@ -214,6 +214,7 @@ def test_conflict_of_a_request_without_a_lock_names_the_way_back(capsys: Capture
     assert main(["explain"]) == 0
     shown = capsys.readouterr()
     assert "There is no resolution." in shown.out
+    assert "  - you asked for rocm==7.1.*\n" in shown.out
     command = re.search(r"matrix\.lock is unchanged: `matrix (.*)`", shown.err)
     assert command
     assert main(command[1].split()) == 0

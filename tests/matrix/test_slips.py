@@ -36,6 +36,11 @@ def test_invalid_requirement_comes_with_the_right_one(typed: str, hint: str, cap
         (["--gfx90a", "build-wheels"], "matrix build-wheels --gfx90a"),
         (["build"], "Did you mean build-container or build-layer or build-wheels?"),
         (["build-wheels", "--jobs", "8G"], "write 8"),
+        (["resolve", "torch", "--python", "3.12.x"], "Write 3.12, or a range as in PEP 440"),
+        (["resolve", "torch", "--rocm", "ROCm6.4"], "Write 6.4, or a range"),
+        (["resolve", "torch", "--driver", "amdgpu"], "Write a version, or a range"),
+        (["resolve", "torch", "--gfx", "MI300"], "Did you mean gfx942?"),
+        (["explain", "torch"], "Write it with `matrix resolve`."),
         (["resolve", "torch", "-o", "none/matrix.lock"], "Create it with `mkdir -p`, or name another path."),
         (["resolve", "torch", "--site", "lumi-g", "--base-image", "lumi-mine.sif"], "Or name a file on this"),
     ],
@@ -57,6 +62,8 @@ def test_unreadable_project_file_says_what_to_write(content: bytes, hint: str, c
 
 def test_part_of_a_name_is_what_the_lock_calls_it(capsys: Capture) -> None:
     assert main(["resolve", "apex", "--site", "lumi-g", "--date", "2026-11-20", "--offline", "-q"]) == 0
-    for typed, name in (("image", "base-image"), ("driver", "kernel-driver")):
+    image = "lumi-multitorch-mpich-u24r64f21m43t29-20260225_144743.sif"
+    meant = {"image": "base-image", "driver": "kernel-driver", image: "base-image", "fp16": "fp16-flush"}
+    for typed, name in meant.items():
         assert main(["explain", typed]) == 2
         assert f"Did you mean {name}?" in capsys.readouterr().err
