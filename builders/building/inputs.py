@@ -170,7 +170,9 @@ def requirements_of(task: Task, wheels: Sequence[Path] = ()) -> tuple[str | None
     are those that exist already.
     """
     behind = _behind(task, wheels)
-    requirements = dict.fromkeys([*task.recipe.declared, *task.recipe.undeclared, *behind, FRONTEND])
+    versions = {pin.name: f"{pin.name}=={pin.version}" for pin in task.pins if pin.name != "torch"}
+    stated = [versions.get(text, text) for text in (*task.recipe.declared, *task.recipe.undeclared)]
+    requirements = dict.fromkeys([*stated, *behind, FRONTEND])
     ours = {required.pick.name for required in task.requires}
     for text in [text for text in requirements if required_name(text) in ours]:
         del requirements[text]
@@ -216,7 +218,8 @@ def wheels_of(
 
 def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) -> FetchOptions:
     """Return the options for fetching a build's wheels; fetch torch if the lock has its files."""
-    indexes = [task.torch.index] if task.torch is not None and task.torch.index else []
+    picks = map(task.resolution.pick, ("torch", *task.recipe.match_runtime))
+    indexes = dict.fromkeys(pick.index for pick in picks if pick and pick.index)
 
     def mirror(url: str) -> str:
         return mirrored(url, limits.mirrors)
@@ -225,7 +228,7 @@ def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) ->
     return FetchOptions(
         log=log,
         reporter=reporter,
-        indexes=indexes,
+        indexes=[*indexes],
         mirrored=mirror,
         offline=limits.offline,
         torch=torch,

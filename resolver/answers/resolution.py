@@ -275,6 +275,7 @@ def _not_known(catalog: Catalog, target: Target, candidate: Candidate) -> Iterat
     known = {row.on for row in rows if row.applies_to(own)}
     expected = {row.on for row in rows if not row.when_present for other in others if row.applies_to(other)}
     expected |= {"rocm"} if is_for_gpus and not known & {"rocm", "torch"} else set()
+    expected -= {"torch"} - {*recipe.match_runtime} if recipe else set()
     for on, what in _EXPECTED.items():
         if on in expected - known:
             text = f"Not known: which {what} {candidate} works with; the catalog has no fact about it."

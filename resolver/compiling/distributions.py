@@ -257,13 +257,11 @@ def _avoid_unlisted(builder: ProblemBuilder, name: str) -> None:
 
     Such a release never beats one that is known to fit, so a component of its own is decided first.
     """
-    unlisted = [
-        candidate.version for candidate in builder.variables[name].candidates if candidate.inferred_from
-    ]
-    if unlisted:
+    unlisted = where(lambda candidate: candidate.inferred_from)
+    if unlisted(builder.variables[name]):
         component = decided_first(builder, name)
         fact = Fact(f"the catalog lists releases of {name}", "documented", "the catalog")
-        clause = Clause(version_in(unlisted), version_in(["any", _BEYOND]), fact)
+        clause = Clause(unlisted, version_in(["any", _BEYOND]), fact)
         builder.relate(name, component, [clause], forbids=True)
 
 

@@ -130,7 +130,8 @@ def _exclude(builder: ProblemBuilder, row: schema.KnownBad, name: str) -> None:
         variable = builder.variables[component]
         is_bad = where(lambda one, text=text: not text or satisfies(one.version, text))  # type: ignore[misc]
         is_excepted = where(lambda one: bool(row.except_variant) and one.variant == row.except_variant)
-        bad[component] = is_bad(variable) & ~is_excepted(variable)
+        kept = where(lambda one: row.effect == "unpublished" and one.origin == "preinstalled")
+        bad[component] = is_bad(variable) & ~is_excepted(variable) & ~kept(variable)
     first, *others = bad
     if not others:
         fact = Fact.of(row, f"{_spelled(row)} {row.excludes}")

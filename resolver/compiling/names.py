@@ -111,8 +111,8 @@ def instead_of_cuda(catalog: Catalog, name: str, backend: str) -> str:
 
 
 def is_unneeded(catalog: Catalog, project: str, name: str) -> bool:
-    """Return whether a project that requires a distribution for CUDA works without it on other machines."""
-    row = replacement(catalog, name)
+    """Return whether a project that requires a distribution works without it."""
+    row = catalog.package.get(name) or replacement(catalog, name)
     return row is not None and project in row.unneeded_by
 
 

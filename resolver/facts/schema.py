@@ -683,6 +683,8 @@ class Package(Row, frozen=True, kw_only=True):
     """Whether its wheels use the ROCm of the system, so that a container needs a base image with ROCm."""
     must_load: tuple[str, ...] = ()
     """Patterns of shared objects in its wheels that its import does not load, and that must load."""
+    unneeded_by: tuple[str, ...] = ()
+    """Distributions that require it, and work without it: they import it only if it is there."""
 
     identity = ("name",)
 

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from builders.audit import Expected, WheelAudit, audit_wheel
 from builders.building.compilation import copy_out
 from builders.building.directory import BuildDirectory
-from builders.building.inputs import Limits, requirements_of
+from builders.building.inputs import Limits, fetching_of, requirements_of
 from builders.building.plan import Task, local_build_host
 from builders.building.rebuild import differences, rebuild_wheel
 from builders.building.task import build_wheel
@@ -533,6 +533,19 @@ def test_requirements_pin_torch_of_lock(task_for: MakeTask) -> None:
     needed = task_with(torch, recipe=without, edges=(edge,))
     assert requirements_of(needed) == ("torch==2.13.0+cpu", ["build", "torchx", "wheel"])
     assert requirements_of(task_with()) == (None, ["build", "torch", "torchx", "wheel"])
+
+
+def test_what_must_match_at_run_time_is_that_of_the_lock(task_for: MakeTask) -> None:
+    task = task_for("sound")
+    page = "https://repo.radeon.com/rocm/manylinux/rocm-rel-6.2/"
+    tensorflow = make_distribution("tensorflow-rocm", "2.16.1", index=page)
+    recipe = msgspec.structs.replace(
+        task.recipe, declared=(), undeclared=("tensorflow-rocm", "wheel"), match_runtime=("tensorflow-rocm",)
+    )
+    with_tensorflow = replace(task, recipe=recipe, resolution=make_resolution(task.pick, tensorflow))
+    assert requirements_of(with_tensorflow) == (None, ["build", "tensorflow-rocm==2.16.1", "wheel"])
+    options = fetching_of(with_tensorflow, Limits(), log=Path("log"), reporter=SILENT)
+    assert options.indexes == [page]
 
 
 def test_offline_without_source_stops_at_once(task_for: MakeTask, index: Index, contents: Contents) -> None:

@@ -527,6 +527,15 @@ def test_bitsandbytes_after_a_commit_cannot_be_inferred(catalog: Catalog) -> Non
     assert (pick.version, pick.origin, pick.support) == ("0.49.9", "published", "inferred")
 
 
+def test_a_commit_is_listed_although_the_release_of_its_version_is_not(catalog: Catalog) -> None:
+    indexes = FakeIndexes({"vllm": {"0.7.2": SDIST, "0.7.3": SDIST}})
+    lock = resolve(catalog, ask(catalog, "torch vllm", day="2025-03-26"), indexes)
+    assert isinstance(lock, Resolution)
+    picks = {pick.name: (pick.version.partition("+")[0], pick.variant) for pick in lock.picks}
+    assert picks["torch"] == ("2.6.0", "")  # LUMI built the commit with it; 0.7.3 requires torch 2.5.1
+    assert picks["vllm"] == ("0.7.2", "cbbbecb")
+
+
 def test_conflict_over_many_releases_is_short(catalog: Catalog) -> None:
     releases = {f"0.{minor}.{patch}": SDIST for minor in range(9, 60) for patch in range(40)}
     indexes = FakeIndexes({"deepspeed": releases})

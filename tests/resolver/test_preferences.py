@@ -628,3 +628,16 @@ def test_conflicts_are_minimal() -> None:
         sizes.append(len(core))
     assert len(sizes) > 20
     assert max(sizes) >= 4
+
+
+def test_a_build_for_another_framework_is_chosen_only_beside_it(catalog: Catalog) -> None:
+    alone = resolve(catalog, ask(catalog, "horovod", day="2024-10-07"))
+    assert isinstance(alone, Conflict)  # not the build that would bring TensorFlow unasked
+    named = resolve(catalog, ask(catalog, "horovod[tensorflow]", day="2024-10-07"))
+    both = resolve(catalog, ask(catalog, "horovod tensorflow-rocm torch", day="2024-10-07"))
+    for answer in (named, both):
+        assert isinstance(answer, Resolution)
+        pick = answer.pick("horovod")
+        assert pick is not None
+        assert pick.variant == "tensorflow"
+        assert any("horovod.torch" in text for text in answer.warnings) is (answer is both)
