@@ -635,9 +635,9 @@ def test_a_build_for_another_framework_is_chosen_only_beside_it(catalog: Catalog
     assert isinstance(alone, Conflict)  # not the build that would bring TensorFlow unasked
     named = resolve(catalog, ask(catalog, "horovod[tensorflow]", day="2024-10-07"))
     both = resolve(catalog, ask(catalog, "horovod tensorflow-rocm torch", day="2024-10-07"))
-    for answer in (named, both):
-        assert isinstance(answer, Resolution)
-        pick = answer.pick("horovod")
+    for found in (named, both):
+        assert isinstance(found, Resolution)
+        pick = found.pick("horovod")
         assert pick is not None
         assert pick.variant == "tensorflow"
-        assert any("horovod.torch" in text for text in answer.warnings) is (answer is both)
+        assert any("horovod.torch" in text for text in found.warnings) is (found is both)
