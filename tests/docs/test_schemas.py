@@ -162,6 +162,9 @@ def test_documents_of_wheels(printed: Callable[..., Any], make_wheel: Callable[.
 
 def test_schemas_of_files_accept_what_the_program_reads() -> None:
     examples = re.findall(r"(?ms)^```toml\n(.*?)^```$", (PROJECT / "docs/reference/files.md").read_text())
+    for path in (PROJECT / "resolver" / "facts").rglob("*.toml"):
+        word, schema = path.read_text().partition("\n")[0].split()
+        assert (word, (path.parent / schema).resolve()) == ("#:schema", SCHEMAS / "facts.toml.json"), path
     facts = [PROJECT / "resolver" / "facts" / name for name in ("sites/lumi-g.toml", "packages/apex.toml")]
     for name, texts in {"matrix.toml": examples, "facts.toml": [path.read_text() for path in facts]}.items():
         assert texts
