@@ -133,6 +133,21 @@ def first_run() -> list[str]:
     return [line for block in re.findall(r"(?ms)^```\n(.*?)^```$", page) for line in block.splitlines()]
 
 
+def test_tutorial_makes_what_readme_makes_and_submits_the_scripts_that_it_writes() -> None:
+    page, readme = ((PROJECT / name).read_text() for name in ("docs/tutorial.md", "README.md"))
+    commands = [re.findall(r"(?m)^matrix build-container train\.sif .*", text) for text in (page, readme)]
+    assert commands[0] == commands[1] != []
+    submitted = [shlex.split(line)[1:] for line in re.findall(r"(?m)^sbatch .*", page)]
+    written = re.findall(r"(?m)^job-\S+\.sh$", page)  # the output of ls, which is run
+    assert len(submitted) == 2
+    for option, _, name, *words in submitted:
+        assert option == "-A"
+        assert name in written
+        assert words == ["--smoke"] or words[0] == "python"
+    template = PROJECT / "matrix" / "consumers" / "shared" / "scripts" / "slurm_job.sh"
+    assert "--smoke" in template.read_text()
+
+
 def test_commands_of_pages_exist(flags: dict[str, set[str]]) -> None:
     """Commands of blocks that no test runs, because they need a cluster, have options that exist."""
     wrong, seen = [], 0
