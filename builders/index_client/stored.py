@@ -40,14 +40,16 @@ class Release(msgspec.Struct, gc=False):
 
     @property
     def files(self) -> Sequence[File]:
-        """The files, wheels first; of files with the same name, the first."""
+        """The files, wheels first; of files with the same name, the first, with a time if one has it."""
         files = self.page.files(self.number)
         if not self.others:
             return files
         by_name = {file.name: file for file in files}
         for other in self.others:
             for file in other.files:
-                by_name.setdefault(file.name, file)
+                known = by_name.setdefault(file.name, file)
+                if file.uploaded and not known.uploaded and known.sha256 == file.sha256:
+                    by_name[file.name] = msgspec.structs.replace(known, uploaded=file.uploaded)
         return sorted(by_name.values(), key=lambda file: not file.name.endswith(".whl"))
 
 

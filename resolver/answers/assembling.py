@@ -314,6 +314,15 @@ def _warnings(answer: Answer) -> Iterator[Notice]:
                 "its requirements. Those that its files state were used."
             )
             yield Notice("metadata-of-sdist", pick.name, text)
+    undated = [
+        pick for pick in sorted(answer.picks) if pick.files and not any(file.uploaded for file in pick.files)
+    ]
+    if undated and answer.request.dated:
+        names = [f"{pick.name} {pick.version}" for pick in undated]
+        text = (
+            f"The days of {join_words(names, joiner='and')} are not known, because their indexes do not state"
+        )
+        yield Notice("day-unknown", "", f"{text} them: they may be newer than {answer.request.target.date}.")
     unread = answer.unread()
     if unread:
         names, reason = sorted(unread), next(iter(unread.values()))

@@ -428,6 +428,20 @@ def test_indexes_are_merged_and_first_wins(server: Server, client: MakeClient) -
     assert indexes.project("nowhere") is None
 
 
+@pytest.mark.parametrize(("other", "day"), [("a" * 64, "2026-09-10"), ("b" * 64, "")], ids=["same", "other"])
+def test_upload_time_of_the_same_file_on_another_index_counts(
+    server: Server, client: MakeClient, other: str, day: str
+) -> None:
+    """A mirror without times hid that a file is newer than the day of a request."""
+    name = "pkg-1.0-py3-none-any.whl"
+    server.json("/mirror/pkg/", page(name, hashes={"sha256": "a" * 64}))
+    uploaded = {"upload-time": "2026-09-10T00:40:36.301667Z"}
+    server.json("/two/pkg/", page(name, hashes={"sha256": other}, **uploaded))
+    urls = f"{server.url}/mirror", f"{server.url}/two/"
+    (file,) = files(client(*urls, strategy="unsafe-best-match").project("pkg"), "1.0")
+    assert (file.index, file.uploaded[:10]) == (f"{server.url}/mirror", day)
+
+
 def test_indexes_are_asked_at_the_same_time(server: Server, client: MakeClient) -> None:
     barrier = threading.Barrier(3, timeout=10)
 

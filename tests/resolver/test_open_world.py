@@ -470,6 +470,16 @@ def test_date_excludes_later_uploads() -> None:
     assert chosen(projects, "a", "b") == {"a": "2", "b": "1"}
 
 
+@pytest.mark.parametrize("dated", [True, False])
+def test_release_without_a_day_is_named_in_the_answer_for_a_day(catalog: Catalog, dated: bool) -> None:
+    indexes = FakeIndexes({"a": {"1": []}, "b": {"1": FakeRelease(uploaded="2026-01-01T00:00:00Z")}})
+    request = replace(ask(catalog, "a b", site="local"), dated=dated)
+    lock = resolve(catalog, request, indexes)
+    assert isinstance(lock, Resolution)
+    said = [text for text in lock.warnings if "days of a 1 are not known" in text]
+    assert len(said) == dated
+
+
 def test_project_that_no_index_has_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"No index has the project 'missing'.*index\.example"):
         answer({}, "missing")
