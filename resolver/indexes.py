@@ -228,6 +228,8 @@ class Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """What kind of source it is; None if it is a wheel."""
     recipes: tuple[Recipe, ...] = ()
     """How to build it for each backend, as drafted from the source."""
+    sha256: Digest = ""
+    """That of an sdist which was read as a whole and for which its index states none."""
 
 
 class Judgement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -13,7 +13,7 @@ from resolver.requirements import is_for_cuda, required_name
 if TYPE_CHECKING:
     from resolver.indexes import File, Metadata
 
-RULES = 15
+RULES = 16
 """Version of the rules of `builders.gpu.content` and `builders.source_facts`; another gives other results."""
 SIGN = re.compile(
     r"cuda|cudnn|cublas|nvidia|nccl|gpu|rocm|amdhip|tensorrt|cutlass|torch|migraphx"

@@ -8,6 +8,7 @@ package, always raises an error (kaolin 0.1).
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 from pathlib import PurePosixPath
@@ -69,7 +70,7 @@ def read(file: File, local: Path | None, transport: Transport) -> Content | None
         if local is None:
             return _remote_wheel(file, transport) if is_wheel else _remote_source(file, transport)
         with local.open("rb") as content:
-            return read_start(file.name, content) if is_wheel else read_source(file.name, content)
+            return read_start(file.name, content) if is_wheel else _source(file, content)
     except DamagedError as error:
         msg = f"{where} {'is not a valid wheel' if is_wheel else 'cannot be read'}: {error}."
         hint = "Exclude this version, or report the problem to the owners of the index."
@@ -93,9 +94,18 @@ def _remote_wheel(file: File, transport: Transport) -> Content | None:
 def _remote_source(file: File, transport: Transport) -> Content | None:
     try:
         with downloaded(file, transport, _LARGEST_SOURCE) as content:
-            return read_source(file.name, content)
+            return _source(file, content)
     except TooLargeReplyError:
         return _UNREAD
+
+
+def _source(file: File, content: BinaryIO) -> Content:
+    """Read an sdist; without a hash of its index, a build takes only the bytes that were read."""
+    found = read_source(file.name, content)
+    if file.sha256:
+        return found
+    content.seek(0)
+    return replace(found, sha256=hashlib.file_digest(content, "sha256").hexdigest())  # type: ignore[arg-type]
 
 
 def read_source(filename: str, content: BinaryIO) -> Content:

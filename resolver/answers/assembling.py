@@ -111,13 +111,15 @@ def _built(pick: Distribution, answer: Answer) -> Distribution:
         content = answer.contents.content_of(file) or answer.index.indexes.content(file, None)
     except (EnvironmentLacksError, SourceError) as error:  # the catalog has its requirements
         content = _unread(error.message.rstrip("."))
+    content = content or _unread("nothing in it was read")
+    file = replace(file, sha256=file.sha256 or content.sha256)
     if not file.sha256 or ("#subdirectory=" in file.url and not file.url.startswith("git+")):
         content = _unread("its index states no SHA-256" if file.index else "it is part of an archive")
-    content = content or _unread("nothing in it was read")
     recipe = next((row for row in content.recipes if row.backend == backend), None)
     return replace(
         pick,
         origin="build",
+        files=(file, *pick.files[1:]),
         sdist=Sdist(file.name, file.sha256) if file.sha256 else None,
         source=content.source,
         recipe=recipe and replace(recipe, package=pick.name, releases=f"=={pick.version}"),

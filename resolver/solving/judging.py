@@ -420,7 +420,9 @@ def _without_gpu(content: Content) -> Content:
 def _only_source(content: Content) -> Content:
     """Return what a source is and how it is built, without what it has for GPUs."""
     broken = content.broken
-    return Content(broken, broken=broken, source=content.source, recipes=content.recipes)
+    return Content(
+        broken, broken=broken, source=content.source, recipes=content.recipes, sha256=content.sha256
+    )
 
 
 def _link(one: Examined, predicate: str) -> Link:

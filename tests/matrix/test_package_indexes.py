@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -22,6 +23,7 @@ from builders.machine.host import running_python
 from builders.network.urls import public_index
 from matrix.api import write_lock
 from matrix.cli import main
+from resolver.facts.schema import Sdist
 from resolver.lock import read_lock
 from resolver.model import Resolution
 from tests.support.locks import local_file, lock_of, locked_pick
@@ -361,6 +363,33 @@ def test_wheel_of_torch_for_another_python_states_what_torch_requires(
     needed = made("needed", {"filelock": [("3.0", [])]})
     assert main(["resolve", "torch==2.9.1", "--index-url", needed, "--site", "archer2-cpu", "-q"]) == 0
     assert {pick.name for pick in read_lock(Path("matrix.lock")).distributions} == {"torch", "filelock"}
+
+
+@pytest.mark.parametrize("place", ["find-links", "index"])
+def test_sdist_of_a_directory_without_hashes_is_pinned_and_drafted(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path("mine/simple/legacy")
+    folder.mkdir(parents=True)
+    path = folder / "legacy-1.0.tar.gz"
+    info = b"Metadata-Version: 2.1\nName: legacy\nVersion: 1.0\n"
+    script = b"from setuptools import setup\nsetup(name='legacy', version='1.0', py_modules=['legacy'])\n"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in (("setup.py", script), ("legacy.py", b"x = 1\n"), ("PKG-INFO", info)):
+            member = tarfile.TarInfo(f"legacy-1.0/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text))
+    (folder / "index.html").write_text(f'<a href="{path.name}">{path.name}</a>')
+    options = ["--index-url", Path("mine/simple").absolute().as_uri()]
+    if place == "find-links":
+        monkeypatch.setenv("PIP_FIND_LINKS", str(folder.absolute()))
+        options = ["--index-url", made("other", {"other": [("1.0", [])]})]
+    assert main(["resolve", "legacy", "--backend", "cpu", "-q", *options]) == 0
+    pick = read_lock(Path("matrix.lock")).pick("legacy")
+    assert pick is not None
+    assert pick.sdist == Sdist(path.name, hashlib.sha256(path.read_bytes()).hexdigest())
+    assert pick.recipe is not None
+    assert main(["farm", "fetch", "--only-sources"]) == 0
 
 
 def test_oldest_release_of_an_index_keeps_its_reasons(capsys: Capture) -> None:
