@@ -170,12 +170,11 @@ def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> No
         # Only the extras of these install the code for a GPU architecture.
         devices = variable.of_versions(key for key, row in builder.catalog.torch.items() if row.device_extra)
         allowed = known_mask(allowed(variable) & devices)
-    if not requirement.extras:
-        # A build against another framework is meant only if that is there, or if the variant is named.
+    if not requirement.extras:  # a build against another framework is meant only beside that
         there = {"torch", *(one.name for one in builder.request.requirements)}
-        others = {match for one in variable.candidates if one.recipe for match in one.recipe.match_runtime}
-        missing = {match for match in others - there if not builder.installed(match)}
-        fits = where(lambda one: one.recipe is None or missing.isdisjoint(one.recipe.match_runtime))
+        needs = {match for one in variable.candidates if one.recipe for match in one.recipe.match_runtime}
+        lacking = {match for match in needs - there if not builder.installed(match)}
+        fits = where(lambda one: one.recipe is None or lacking.isdisjoint(one.recipe.match_runtime))
         allowed = known_mask(allowed(variable) & fits(variable))
     _demand_under_marker(builder, requirement, allowed, demand_text(requirement))
 
