@@ -199,6 +199,17 @@ def add_index(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_output(
+    parser: argparse._ActionsContainer,
+    help: str = "where to write (default: stdout)",  # noqa: A002
+    *,
+    metavar: str = "FILE",
+    default: Path | None = None,
+) -> None:
+    """Add ``-o``."""
+    parser.add_argument("-o", "--output", metavar=metavar, type=output_path, default=default, help=help)
+
+
 def add_format(parser: argparse._ActionsContainer, formats: tuple[str, ...] = ("text", "json")) -> None:
     """Add ``--format``; the first format is the default."""
     parser.add_argument("--format", choices=formats, default=formats[0], help="default: %(default)s")

@@ -19,7 +19,7 @@ from matrix.command_line.options import (
     add_command,
     add_format,
     add_names,
-    output_path,
+    add_output,
 )
 from matrix.input.facts_file import Draft
 from matrix.input.settings import load_catalog, overlays
@@ -145,13 +145,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "only this package, on PyPI or with --source git (repeatable)"
     update.add_argument("--package", action="append", metavar="NAME", help=text)
     for action, default in ((learn, learning.OUTPUT), (update, updating.OUTPUT)):
-        action.add_argument(
-            "-o",
-            "--output",
-            metavar="FILE",
-            type=output_path,
-            default=default,
-            help="file of facts to which new rows are appended (default: %(default)s)",
+        add_output(
+            action, "file of facts to which new rows are appended (default: %(default)s)", default=default
         )
         text = "write the file; without it, only show the diff"
         action.add_argument("--apply", action="store_true", help=text)

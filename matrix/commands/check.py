@@ -8,23 +8,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from builders.constants import INDEX_DIRECTORY, LOCK_FILE, MOUNTED_INDEX
+from builders.constants import LOCK_FILE
 from builders.network.urls import without_password
 from builders.storage.files import make_directories, write_atomic
 from matrix.api import write_lock
 from matrix.command_line.options import (
     add_format,
+    add_index,
     add_index_access,
+    add_output,
     add_target_options,
     defaults_of,
-    output_path,
     positive,
 )
 from matrix.commands import env
-from matrix.consumers import consumer_names
+from matrix.consumers import add_consumer
 from matrix.consumers.shared.installation import write_files
 from matrix.input.request_file import without_logins
-from matrix.input.settings import REQUEST_FILE, in_project
+from matrix.input.settings import REQUEST_FILE
 from matrix.judging.judge import judge_thing, unreadable
 from matrix.judging.nearest import conda_lines, with_conda
 from matrix.judging.repair import Change
@@ -80,12 +81,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"write the nearest environment that works: {REQUEST_FILE}, {LOCK_FILE} and the files of env",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
+    add_output(
+        parser,
+        f"the directory for --repair, new or empty; the script of --gpu (default: {SCRIPT})",
         metavar="PATH",
-        type=output_path,
-        help=f"the directory for --repair, new or empty; the script of --gpu (default: {SCRIPT})",
     )
     parser.add_argument(
         "--drop",
@@ -95,21 +94,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="leave out NAME (repeatable)",
     )
-    parser.add_argument(
-        "--for",
-        dest="consumer",
-        choices=consumer_names(),
-        metavar="CONSUMER",
-        help="the tool that reads the file, or the written files: %(choices)s (default: cotainr for a conda "
+    add_consumer(
+        parser,
+        "the tool that reads the file, or the written files: %(choices)s (default: cotainr for a conda "
         "environment file, else pip)",
     )
-    parser.add_argument(
-        "--index",
-        metavar="DIR",
-        type=Path,
-        default=in_project(INDEX_DIRECTORY),
-        help=f"the index with our wheels, which files name as {MOUNTED_INDEX} (default: %(default)s)",
-    )
+    add_index(parser)
     _add_read(parser)
     _add_run(parser)
     add_format(parser)

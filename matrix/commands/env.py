@@ -14,8 +14,8 @@ from builders.constants import MOUNTED_INDEX
 from builders.index import Index
 from builders.machine.host import glibc_version
 from matrix.building.locked import candidate_wheels, check_sources, wheels_of_lock
-from matrix.command_line.options import add_catalog, add_index, add_lock, output_path
-from matrix.consumers import Consumer, consumer_names, load_consumer
+from matrix.command_line.options import add_catalog, add_index, add_lock, add_output
+from matrix.consumers import Consumer, add_consumer, load_consumer
 from matrix.consumers.shared.installation import (
     Installation,
     Layout,
@@ -52,14 +52,7 @@ EXAMPLE = "matrix env --for cotainr -o env.yml"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "--for",
-        dest="consumer",
-        choices=consumer_names(),
-        required=True,
-        help="the tool that reads the files: %(choices)s",
-        metavar="CONSUMER",
-    )
+    add_consumer(parser, "the tool that reads the files: %(choices)s", required=True)
     add_lock(parser)
     add_index(parser)
     parser.add_argument(
@@ -81,12 +74,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the finished container (*.sif), run.sh of venv, or directory of an environment, for the "
         "consumers module, slurm-job and tykky-wrap (default: container.sif)",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
+    add_output(
+        parser,
+        "the main file, or a directory for all files (default: print the main file)",
         metavar="FILE|DIR",
-        type=output_path,
-        help="the main file, or a directory for all files (default: print the main file)",
     )
     add_catalog(parser)
 

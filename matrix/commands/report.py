@@ -14,7 +14,7 @@ from builders.index import Index
 from builders.storage.files import write_atomic
 from matrix.command_line.arguments import request_arguments
 from matrix.command_line.conflict import last_conflict
-from matrix.command_line.options import add_index, add_lock, add_names, add_target_options, output_path
+from matrix.command_line.options import add_index, add_lock, add_names, add_output, add_target_options
 from matrix.input.locking import names_target
 from matrix.report.page import ReportPage, TableData, render_page, subtitle_of, wheels_of
 from matrix.show.json_document import conflict_document
@@ -51,14 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the columns of the table and the limits of its rows, as for `matrix table` (default: the "
         "request of the lock)",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        type=output_path,
-        default=Path("report.html"),
-        help="default: %(default)s",
-    )
+    add_output(parser, "default: %(default)s", default=Path("report.html"))
     add_lock(parser)
     add_index(parser)
     add_target_options(parser)
@@ -191,12 +184,11 @@ def graph_data(lock: Resolution, states: Mapping[tuple[str, str], str]) -> dict[
                 "version": pick.pinned if pick else "",
                 "state": _state(pick, states),
                 "generation": numbers[name],
-                "facts": [[fact.text, fact.status, fact.source, fact.note] for fact in pick.facts]
-                if pick
-                else [],
+                "facts": [[fact.text, fact.status, fact.source, fact.note] for fact in facts],
             }
             for name in sorted(graph)
             for pick in (pick_in(graph, name),)
+            for facts in (pick.facts if pick else (),)
         ],
         "edges": [
             {"from": edge.subject, "to": edge.object, "kind": edge.kind, "declared": edge.declared}

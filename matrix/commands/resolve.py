@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from matrix.api import package_indexes, write_lock
 from matrix.command_line.conflict import forget_conflict, show_conflict
-from matrix.command_line.options import add_format, add_names, add_request_options, output_path
-from matrix.consumers import consumer_names
+from matrix.command_line.options import add_format, add_names, add_output, add_request_options
+from matrix.consumers import add_consumer
 from matrix.input.locking import changed_facts, changes, check_not_smaller, is_unchanged, read_earlier
 from matrix.input.settings import EVERYTHING, REQUEST_FILE, in_project, read_settings
 from matrix.show.json_document import brief_document, resolution_document
@@ -40,22 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="REQ",
         help="requirements such as apex, torch>=2.4 or rocm==6.2.* (default: those in matrix.toml)",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        type=output_path,
-        default=in_project(LOCK_FILE),
-        help="the lock (default: %(default)s)",
-    )
+    add_output(parser, "the lock (default: %(default)s)", default=in_project(LOCK_FILE))
     parser.add_argument("--no-lock", action="store_true", help="write no lock")
     add_format(parser, ("text", "json", "brief"))
-    parser.add_argument(
-        "--for",
-        dest="consumer",
-        choices=consumer_names(),
-        metavar="CONSUMER",
-        help="the tool that will install the wheels, as for matrix env: %(choices)s. For tools that use the "
+    add_consumer(
+        parser,
+        "the tool that will install the wheels, as for matrix env: %(choices)s. For tools that use the "
         "machine's glibc (tykky, pip, uv), the base image may not have a newer one",
     )
     add_request_options(parser)

@@ -12,7 +12,7 @@ import msgspec
 
 from builders.storage.files import atomic_path
 from matrix.command_line.conflict import show_conflict
-from matrix.command_line.options import add_names, add_target_options, output_path
+from matrix.command_line.options import add_names, add_output, add_target_options
 from matrix.report.page import render_page, table_report
 from matrix.show.json_document import brief_document
 from matrix.show.render import PLAIN
@@ -43,9 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "is available for the backend); torch>=2.6, python==3.12 and rocm==6.4.* limit the rows",
     )
     parser.add_argument("--format", choices=FORMATS, default="table", help="default: %(default)s")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=output_path, help="where to write (default: stdout)"
-    )
+    add_output(parser)
     parser.add_argument(
         "--all",
         action="store_true",

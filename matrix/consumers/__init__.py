@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 if TYPE_CHECKING:
+    import argparse
+
     from builders.findings import Finding
     from matrix.consumers.shared.installation import Installation, Layout, WrittenFile
 
@@ -68,6 +70,14 @@ def consumer_names() -> list[str]:
     """Return the names of all consumers, without importing them."""
     files = Path(__file__).parent.glob("*.py")  # pkgutil imports inspect, which takes 4 ms
     return sorted(file.stem.replace("_", "-") for file in files if not file.stem.startswith("_"))
+
+
+def add_consumer(parser: argparse.ArgumentParser, help: str, *, required: bool = False) -> None:  # noqa: A002
+    """Add ``--for``."""
+    names = consumer_names()
+    parser.add_argument(
+        "--for", dest="consumer", choices=names, metavar="CONSUMER", required=required, help=help
+    )
 
 
 def container_consumers() -> list[str]:

@@ -19,7 +19,7 @@ from matrix.command_line.options import (
     add_limits,
     add_locks,
     add_names,
-    output_path,
+    add_output,
 )
 from matrix.input.locking import same_image
 from matrix.input.request import check_names
@@ -95,9 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_catalog(parser)
     add_limits(parser)
     add_format(parser, ("text", "json", "sbatch"))
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=output_path, help="where to write (default: stdout)"
-    )
+    add_output(parser)
 
 
 def execute(context: Context) -> int:

@@ -14,8 +14,8 @@ from matrix.command_line.options import (
     add_catalog,
     add_format,
     add_index_access,
+    add_output,
     nonempty,
-    output_path,
 )
 from matrix.input.settings import overlays
 from matrix.show.json_document import JsonDocument
@@ -58,13 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a project on the package index (NAME==VERSION for one release), a directory, an sdist, or a "
         "git repository (git+https://HOST/PATH@TAG)",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        type=output_path,
-        help="the catalog file to write (default: NAME.toml)",
-    )
+    add_output(parser, "the catalog file to write (default: NAME.toml)")
     parser.add_argument(
         "--release",
         metavar="VERSION",

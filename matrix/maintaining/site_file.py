@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from builders.learning.machine import learn_machine, site_name
-from matrix.command_line.options import add_catalog, add_format, names, nonempty, output_path
+from matrix.command_line.options import add_catalog, add_format, add_output, names, nonempty
 from matrix.input.facts_file import Draft
 from matrix.input.request import driver_line
 from matrix.input.settings import overlays
@@ -42,9 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", metavar="NAME", help="name of the site (default: the Slurm cluster's name)")
     text = "directory with base images of the site (repeatable)"
     parser.add_argument("--images", metavar="DIR", type=Path, action="append", default=[], help=text)
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=output_path, help="the file to write (default: NAME.toml)"
-    )
+    add_output(parser, "the file to write (default: NAME.toml)")
     group = parser.add_argument_group("facts that cannot be measured on this machine, such as a login node")
     group.add_argument("--backend", choices=("rocm", "cpu"), help="cpu for a site without AMD GPUs")
     group.add_argument(
