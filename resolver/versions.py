@@ -456,3 +456,13 @@ def names_torch(version: str) -> bool:
     (True, False, False)
     """
     return re.search(r"(?:^|\.)torch\d", Version(version).local or "") is not None
+
+
+COMMIT = re.compile(r"(git)?[0-9a-f]{7,40}")
+"""Matches a local label that is a commit, such as ``git38164a0``, or may be one."""
+
+
+def is_same_commit(label: str, commit: str) -> bool:
+    """Return whether a local label is a commit, shortened or not."""
+    stated = label.removeprefix("git")
+    return COMMIT.fullmatch(label) is not None and (stated.startswith(commit) or commit.startswith(stated))

@@ -12,14 +12,13 @@ from msgspec.structs import replace
 
 from builders.installed.checks import driver_findings, known_bad_findings
 from matrix.judging.packages import TORCH_FAMILY, rocm_of
-from matrix.judging.target import COMMIT, is_same_commit
 from matrix.judging.verdict import JudgedItem
 from resolver.answers.resolve import resolve
 from resolver.compiling.names import replacement
 from resolver.errors import MatrixError
 from resolver.model import Resolution
 from resolver.requirements import TRITON_NAMES, is_for_cuda, parse_requirement
-from resolver.versions import is_version, join_words, version_or_none
+from resolver.versions import COMMIT, is_same_commit, is_version, join_words, version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from matrix.judging.target import is_same_commit
 from resolver.answers.explain import blamed, explain_conflict
 from resolver.answers.resolve import solve
 from resolver.compiling.known_bad import broken_combinations
@@ -22,7 +21,7 @@ from resolver.compiling.names import replacement
 from resolver.errors import NoVersionError
 from resolver.model import CoreItem, Requirement, Resolution
 from resolver.requirements import is_for_cuda, parse_requirement
-from resolver.versions import built_for, is_version, minor, version_or_none
+from resolver.versions import built_for, is_same_commit, is_version, minor, version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence

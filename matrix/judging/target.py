@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 Consumer = Literal["cotainr", "tykky", "pip"]
 CONSUMERS: tuple[Consumer, ...] = ("cotainr", "tykky", "pip")
-COMMIT = re.compile(r"(git)?[0-9a-f]{7,40}")
 
 
 class ExpectedTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,12 +83,6 @@ class ExpectedTarget(msgspec.Struct, frozen=True, kw_only=True):
 def released_with(row: Torch, name: str) -> str:
     """Return the version, with label, of torch, torchvision or torchaudio in the release of a torch."""
     return {"torch": row.version, "torchvision": row.torchvision, "torchaudio": row.torchaudio}[name]
-
-
-def is_same_commit(label: str, commit: str) -> bool:
-    """Return whether a local label is a commit, shortened or not."""
-    stated = label.removeprefix("git")
-    return COMMIT.fullmatch(label) is not None and (stated.startswith(commit) or commit.startswith(stated))
 
 
 def expect_request(
