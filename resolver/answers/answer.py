@@ -38,6 +38,8 @@ _ROCM_EXTRA = re.compile(r"(^|-)(rocm|hip|amd)(-|\d|$)")
 class Recorded(msgspec.Struct):
     """What is known of the requirements of a distribution, for the confirmation."""
 
+    version: str = ""
+    """The version in the metadata of a release of an index; empty if it was not read."""
     requires: tuple[str, ...] = ()
     """The requirements in its metadata."""
     extras: tuple[str, ...] = ()
@@ -104,7 +106,8 @@ class Answer(Part):
                 known.is_built = metadata.dynamic and name not in picks
             known.facts += self._stated_facts(name, picks)
             if pick := picks.get(name):
-                known.facts += self._facts_of_pick(pick, metadata)
+                known.facts += self._facts_of_pick(pick)
+                known.version = metadata.version if metadata is not None else ""
         return recorded
 
     def metadata(self, name: str) -> Metadata | None:
@@ -155,11 +158,8 @@ class Answer(Part):
                     text += ", and whether others work was not judged."
                     yield Notice("at-own-risk", name, text)
 
-    def _facts_of_pick(self, pick: Pick, metadata: Metadata | None) -> Iterator[tuple[str, list[str]]]:
+    def _facts_of_pick(self, pick: Pick) -> Iterator[tuple[str, list[str]]]:
         """Yield what follows from the version and the content of a release of an index."""
-        if metadata is not None:
-            text = f"the metadata of {pick.name} {pick.version} is of {metadata.version}"
-            yield text, [f"{pick.name}==={metadata.version}", f"{pick.name}=={metadata.version}"]
         if pick.name != "rocm" and has_rocm_release(pick.name):
             yield f"{pick.name} is of ROCm {pick.version}", [f"rocm=={pick.version}"]
         content = self.contents.content_of(pick.files[0]) if pick.files else None

@@ -9,6 +9,7 @@ fault of the program, not an answer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from resolver.model import Requirement as Requested
 
 
+_OF_EXTRA = re.compile(r"""(?:(?!\bor\b).)*\bextra\s*==\s*["'][^"']+["']\s*(?:\band\b(?:(?!\bor\b).)*)?""")
+"""A marker that is false without an extra: a conjunction, in which nothing is an alternative."""
 _REQUEST = ""
 """In place of the name of a distribution: the request."""
 
@@ -177,6 +180,9 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
             self._allows("python", _specifiers(file.requires_python)) for file in pick.files
         ):
             yield _Need("python", f"{source} requires Python {pick.files[0].requires_python}", is_met=False)
+        if known and known.version not in {"", pick.version}:
+            text = f"the metadata of {source} is of {known.version}"
+            yield _Need(name, text, self._allows(name, SpecifierSet(f"=={known.version}")))
         for text, alternatives in known.facts if known else ():
             stated = [_parsed(one) for one in alternatives]
             is_met = any(self._allows(one.name, one.specifier) for one in stated)
@@ -189,6 +195,8 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
     ) -> Iterator[_Need]:
         """Yield what a requirement, or the overrides that replace it, require of the lock."""
         head, marker = split_marker(line)
+        if marker and not extra and _OF_EXTRA.fullmatch(marker):
+            return  # most lines are for extras, and to evaluate their markers takes most of the time
         if not self._applies(marker, extra) or (extra and self._applies(marker)):
             return  # what applies without the extra is required by the distribution itself
         requirement = _parsed(head)
@@ -235,9 +243,10 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
         """Return whether a marker is true; a requirement counts if the oldest or newest Python needs it."""
         key = marker, extra
         if key not in self._markers:
+            patches = self._patches if "python_full_version" in marker else self._patches[:1]
             self._markers[key] = not marker or any(
                 Marker(marker).evaluate({**self._variables, "python_full_version": python, "extra": extra})
-                for python in self._patches
+                for python in patches
             )
         return self._markers[key]
 

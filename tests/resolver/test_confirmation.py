@@ -80,7 +80,7 @@ def _rejected(
             known = dict(recorded)
             for pick in changed:
                 release = universe.projects[pick.name][pick.version]
-                known[pick.name] = Recorded(tuple(release.requires), tuple(release.extras))
+                known[pick.name] = Recorded("", tuple(release.requires), tuple(release.extras))
             with suppress(InternalError):
                 confirm(_with(lock, changed), known, CLOSED)
                 accepted.append((lock, changed))
