@@ -189,8 +189,9 @@ class Environment:
 
         It is the order of `packaging.tags`: first by Python, then by platform.
         """
-        key, pythons, platforms = _tags_of(wheel)
-        if key not in self._ranks:
+        tags = _tags_of(wheel)
+        if tags not in self._ranks:
+            pythons, platforms = _parts_of(tags)
             on_linux, anywhere = self._orders
             ranks = []
             for python in pythons:
@@ -199,8 +200,8 @@ class Environment:
                     ranks += [on_linux[python] * len(self._platforms) + place for place in places]
                 if python in anywhere and "any" in platforms:
                     ranks.append(anywhere[python] * len(self._platforms))
-            self._ranks[key] = min(ranks, default=None)
-        return self._ranks[key]
+            self._ranks[tags] = min(ranks, default=None)
+        return self._ranks[tags]
 
     @cached_property
     def _platforms(self) -> Mapping[str, int]:
@@ -220,18 +221,19 @@ class Environment:
 
     def oldest_glibc(self, wheel: str) -> int | None:
         """Return the minor version of the oldest glibc 2 that a wheel runs on: 0 if any, None if none."""
-        key, pythons, platforms = _tags_of(wheel)
-        if key not in self._glibcs:
+        tags = _tags_of(wheel)
+        if tags not in self._glibcs:
+            pythons, platforms = _parts_of(tags)
             on_linux, anywhere = self._orders
             if "any" in platforms and not anywhere.keys().isdisjoint(pythons):
-                self._glibcs[key] = 0
+                self._glibcs[tags] = 0
             elif on_linux.keys().isdisjoint(pythons):
-                self._glibcs[key] = None
+                self._glibcs[tags] = None
             else:
                 known = platform_tags(f"2.{NEWEST_PATCH}")
                 parts = (_glibc_of(one) for one in platforms if one in known)
-                self._glibcs[key] = min(parts, default=None)
-        return self._glibcs[key]
+                self._glibcs[tags] = min(parts, default=None)
+        return self._glibcs[tags]
 
     def installable(self, files: Iterable[File]) -> list[File]:
         """Return the files that pip may install: wheels, the best first, or else an sdist."""
@@ -257,11 +259,15 @@ class Environment:
 
 
 @lru_cache(maxsize=10_000)
-def _tags_of(wheel: str) -> tuple[str, list[str], list[str]]:
-    """Return the tags of a wheel: as a text, those of Python with the ABI, and those of the platform."""
-    tags = wheel.removesuffix(".whl").lower().rsplit("-", _WHEEL_TAGS)[1:]
-    interpreters, abis, platforms = (part.split(".") for part in tags)
-    return "-".join(tags), [f"{one}-{abi}" for one in interpreters for abi in abis], platforms
+def _tags_of(wheel: str) -> str:
+    return "-".join(wheel.removesuffix(".whl").lower().rsplit("-", _WHEEL_TAGS)[1:])
+
+
+@cache
+def _parts_of(tags: str) -> tuple[list[str], list[str]]:
+    """Return the tags of Python with the ABI, and those of the platform."""
+    interpreters, abis, platforms = (part.split(".") for part in tags.split("-"))
+    return [f"{one}-{abi}" for one in interpreters for abi in abis], platforms
 
 
 @cache

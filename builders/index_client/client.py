@@ -328,7 +328,7 @@ class IndexClient:
         page = stored.read(path, url)
         if page is not None and self._may_use(page.age):
             if page.age >= self._fresh_for:
-                self._warn(path.stem, page.age)
+                self._warn(path, page.age)
             return page
         if self._offline:
             raise _not_cached(f"project {name}" if name else "page", index)
@@ -408,30 +408,30 @@ class IndexClient:
             return tree_metadata(local, str(local))
         identity = self._identity(file, local)
         identity = _digest(identity, listed) if listed else identity
-        path = self._cache / "metadata" / f"{identity}.msgpack"
-        # A metadata file with a stated hash (PEP 714) is the same on every index.
-        verified = path
+        keys = [identity]
         if local is None and file.metadata_sha256:
-            verified = path.with_name(f"{_digest(file.name, file.metadata_sha256)}.msgpack")
-        cached = _cached_metadata(verified, file)
-        if cached is None and verified is not path:
-            cached = _cached_metadata(path, file)
+            # A metadata file with a stated hash (PEP 714) is the same on every index.
+            keys.insert(0, _digest(file.name, file.metadata_sha256))
+        paths = [f"{self._cache}/metadata/{key}.msgpack" for key in keys]
+        read = (_cached_metadata(path, file) for path in paths)
+        cached = next((one for one in read if one is not None), None)
         if isinstance(cached, Metadata):
             return cached
         if local is None and self._offline:
             _raise_cached(cached, file)
             return None
-        from builders.index_client.metadata import METADATA_FILE, read
+        from builders.index_client import metadata as reader
 
+        *_, path = map(Path, paths)
         try:
-            metadata = self._read(partial(read, listed=listed), file, local)
+            metadata = self._read(partial(reader.read, listed=listed), file, local)
         except SourceError as error:
             if error.__cause__:  # else a limit is reached
                 failure = (error.message, error.hint, str(error.__cause__))
                 stored.replace(path, _metadata_encoder.encode(failure))
             raise
-        if metadata is not None and metadata.source == METADATA_FILE:
-            path = verified
+        if metadata is not None and metadata.source == reader.METADATA_FILE:
+            path = Path(paths[0])
         stored.replace(path, _metadata_encoder.encode(() if metadata is None else metadata))
         return metadata
 
@@ -484,20 +484,21 @@ class IndexClient:
     def _count_reply(self) -> None:
         self._reporter.progress(done=next(self._replies), unit="replies")
 
-    def _warn(self, name: str, age: float) -> None:
+    def _warn(self, path: Path, age: float) -> None:
         if self._warned.is_set():
             return
         self._warned.set()
         day = datetime.fromtimestamp(time.time() - age, UTC).strftime("%Y-%m-%d %H:%M UTC")
         self._reporter.warning(
-            f"--offline uses cached pages of package indexes. The page of {name} is from {day}. "
+            f"--offline uses cached pages of package indexes. The page of {path.stem} is from {day}. "
             "Newer releases are not considered."
         )
 
 
-def _cached_metadata(path: Path, file: File) -> Metadata | tuple[str, ...] | None:
+def _cached_metadata(path: str, file: File) -> Metadata | tuple[str, ...] | None:
     try:
-        cached = _metadata_decoder.decode(path.read_bytes())
+        with open(path, "rb", buffering=0) as content:  # noqa: PTH123  a `Path` takes longer than reading
+            cached = _metadata_decoder.decode(content.read())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     if isinstance(cached, Metadata) and version_in(file.name, cached.name) is None:

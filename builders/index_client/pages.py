@@ -360,6 +360,7 @@ def _digest(text: str) -> str:
     return digest if _HEXADECIMAL.fullmatch(digest) else ""
 
 
+@lru_cache
 def _resolver(url: str) -> Callable[[str], str]:
     """Return a function that resolves links against the URL of a page; those into one directory only once."""
 

@@ -90,21 +90,21 @@ class Page(msgspec.Struct, array_like=True, gc=False):
         version. Raise `EnvironmentLacksError` if the page is gone or damaged.
         """
         if number not in self.decoded:
-            version, path = self.versions[number], Path(self.path)
+            version = self.versions[number]
             start = sum(self.sizes[:number])
             end = start + self.sizes[number]
             first, rows = self.window
             if not first <= start <= end <= first + len(rows):
-                latest = read(path, self.url, start, max(end - start, _WINDOW))
+                latest = read(Path(self.path), self.url, start, max(end - start, _WINDOW))
                 if latest is None:
-                    raise _unreadable(path)
+                    raise _unreadable(Path(self.path))
                 if (latest.versions, latest.sizes) != (self.versions, self.sizes):
                     return latest.files(latest.versions.index(version)) if version in latest.versions else ()
                 self.window = first, rows = latest.window
             try:
                 files = pages.files(rows[start - first : end - first], self.location, self.index)
             except (msgspec.DecodeError, UnicodeDecodeError):
-                raise _unreadable(path) from None
+                raise _unreadable(Path(self.path)) from None
             self.decoded[number] = files
         found: list[File] = self.decoded[number]
         return found

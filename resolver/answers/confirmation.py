@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from resolver.model import Requirement as Requested
 
 
-_OF_EXTRA = re.compile(r"""(?:(?!\bor\b).)*\bextra\s*==\s*["'][^"']+["']\s*(?:\band\b(?:(?!\bor\b).)*)?""")
-"""A marker that is false without an extra: a conjunction, in which nothing is an alternative."""
+_EXTRA, _OR = re.compile(r"""\bextra\s*==\s*["']\w"""), re.compile(r"\bor\b")
 _REQUEST = ""
 """In place of the name of a distribution: the request."""
 
@@ -126,6 +125,7 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
         self._patches = environment.patches
         self._variables = environment.variables
         self._markers: dict[tuple[str, str], bool] = {}
+        self._pythons: dict[str, bool] = {}
         self._overrides = self._by_name(lock.request.overrides)
         limits = self._by_name(lock.request.constraints)
         self._limits = {name: [limit.specifier for limit in stated] for name, stated in limits.items()}
@@ -176,9 +176,7 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
             yield _Need(key, f"{candidate} requires {key}", is_met=True)
         if pick.alias_of:
             yield _Need(pick.alias_of, f"{source} is a name of {pick.alias_of}", is_met=True)
-        if pick.files and not any(
-            self._allows("python", _specifiers(file.requires_python)) for file in pick.files
-        ):
+        if pick.files and not any(self._allows_python(file.requires_python) for file in pick.files):
             yield _Need("python", f"{source} requires Python {pick.files[0].requires_python}", is_met=False)
         if known and known.version not in {"", pick.version}:
             text = f"the metadata of {source} is of {known.version}"
@@ -195,8 +193,8 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
     ) -> Iterator[_Need]:
         """Yield what a requirement, or the overrides that replace it, require of the lock."""
         head, marker = split_marker(line)
-        if marker and not extra and _OF_EXTRA.fullmatch(marker):
-            return  # most lines are for extras, and to evaluate their markers takes most of the time
+        if not extra and _EXTRA.search(marker) and not _OR.search(marker):
+            return  # false without an extra: so are most markers, and evaluating them takes longest
         if not self._applies(marker, extra) or (extra and self._applies(marker)):
             return  # what applies without the extra is required by the distribution itself
         requirement = _parsed(head)
@@ -250,6 +248,11 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
             )
         return self._markers[key]
 
+    def _allows_python(self, requires_python: str) -> bool:
+        if requires_python not in self._pythons:
+            self._pythons[requires_python] = self._allows("python", _specifiers(requires_python))
+        return self._pythons[requires_python]
+
     def _allows(self, name: str, specifier: SpecifierSet) -> bool:
         """Return whether a specifier and the constraints allow the version in the lock."""
         version = self.chosen.get(name, "")
@@ -274,7 +277,6 @@ def _parsed(text: str) -> Requirement:
     return Requirement(text)
 
 
-@cache
 def _specifiers(requires_python: str) -> SpecifierSet:
     try:
         return SpecifierSet(requires_python)

@@ -121,11 +121,11 @@ class World:
         """Return the term for Pythons; none if these are all."""
         return {} if pythons == self.targets.all else {self.session.number["python"]: pythons}
 
-    def torches(self) -> list[Candidate]:
-        """Return the candidates of torch that are left: first those of now, then those of any Python."""
+    def torches(self) -> Iterator[Candidate]:
+        """Yield the candidates of torch that are left: first those of now, then those of any Python."""
         torch = self.problem.variables["torch"]
-        here = torch.chosen(self.search.domains[self.session.number["torch"]])
-        return [*here, *torch.chosen(self.demanded("torch"))]
+        yield from torch.chosen(self.search.domains[self.session.number["torch"]])
+        yield from torch.chosen(self.demanded("torch"))
 
     def stated(self, name: str) -> Iterator[Requirement]:
         """Yield everything that the request says about a name."""
