@@ -1,14 +1,15 @@
 """Write the parts of the documentation that are generated from the program; ``--check`` only compares.
 
-The man pages and, in ``docs/reference``, ``golden.md``, ``diagnosis.md``, ``errors`` and ``schemas`` are
-completely generated. Four parts of other pages are generated: the numbers of rows in ``catalog.md``, the
-options of each command that its page does not mention, the modules in ``architecture.md``, and the needs in
-``what-was-run.md``.
+The man pages, the text of ``matrix --help`` and, in ``docs/reference``, ``golden.md``, ``diagnosis.md``,
+``errors`` and ``schemas`` are completely generated. Four parts of other pages are generated: the numbers of
+rows in ``catalog.md``, the options of each command that its page does not mention, the modules in
+``architecture.md``, and the needs in ``what-was-run.md``.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -20,6 +21,7 @@ import errors
 import needs
 from diagnosing import page as diagnosis_page
 
+from matrix.cli import make_parser
 from matrix.commands.catalog import STATUSES
 from resolver.answers.proven import judge
 from resolver.facts.catalog import load
@@ -128,6 +130,7 @@ def _between(page: str, name: str, text: str) -> str:
 
 def documents() -> dict[Path, str]:
     """Return the path and the current text of every generated document."""
+    os.environ["COLUMNS"] = "80"
     catalog = load()
     listed = command_line.read_commands()
     folder = REFERENCE / "commands"
@@ -143,6 +146,7 @@ def documents() -> dict[Path, str]:
         REFERENCE / "diagnosis.md": diagnosis_page(),
         folder / "README.md": overview(common, listed),
         MAN / "matrix.1": command_line.overview_page(listed),
+        HERE.parent / "matrix" / "help.txt": make_parser().format_help(),
     }
     page = HERE / "explanation" / "what-was-run.md"
     pages[page] = _between(page.read_text(encoding="utf-8"), "needs", needs.table())

@@ -8,10 +8,12 @@ import sys
 
 _INTERRUPTED = 130
 """The exit code of `matrix.cli` after an interruption: 128 + SIGINT."""
+_HELP = os.path.join(os.path.dirname(__file__), "help.txt")  # noqa: PTH118, PTH120  pathlib imports 20 modules
+"""The help that `matrix.cli` prints on a terminal of 80 columns; `docs/generate.py` writes it."""
 
 
 def main() -> int:
-    """Run the program and return its exit code. ``--version`` is printed without further imports."""
+    """Run the program and return its exit code. Version and help are printed without further imports."""
     try:
         code = _run()
     except KeyboardInterrupt:  # before `matrix.cli` catches it, or while it reports another one
@@ -25,7 +27,7 @@ def main() -> int:
 
 def _run() -> int:
     _open_missing_streams()
-    if sys.argv[1:] in (["--version"], ["-V"]) and _print_version():
+    if sys.argv[1:] in (["--version"], ["-V"], ["--help"], ["-h"], ["help"], []) and _print_text():
         return 0
     import gc
     import signal
@@ -65,14 +67,18 @@ def _open_missing_streams() -> None:
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
-def _print_version() -> bool:
-    """Print the version. Return False if printing fails; `matrix.cli` then reports the error."""
+def _print_text() -> bool:
+    """Print the version or the help. Return False if that fails; `matrix.cli` then reports the error."""
     from matrix import __version__
 
     if sys.stdout is None:
         return False
     try:
-        print(f"matrix {__version__}", flush=True)  # noqa: T201
+        if sys.argv[1:] in (["--version"], ["-V"]):
+            print(f"matrix {__version__}", flush=True)  # noqa: T201
+        else:
+            with open(_HELP, encoding="utf-8") as file:  # noqa: PTH123
+                print(file.read(), end="", flush=True)  # noqa: T201
     except OSError:
         return False
     return True

@@ -16,14 +16,13 @@ import struct
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import msgspec
-from elftools.elf.dynamic import DynamicSection
-from elftools.elf.elffile import ELFFile
-from elftools.elf.gnuversions import GNUVerDefSection, GNUVerNeedSection
 
 from builders.wheels.wheel import DamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from elftools.elf.gnuversions import GNUVerDefSection, GNUVerNeedSection
 
     from builders.wheels.wheel import Content
 
@@ -282,6 +281,10 @@ class _CountedReader(io.RawIOBase):
 
 
 def _read(path: str, data: Content, stream: _CountedReader, budget: Budget) -> SharedObject:
+    from elftools.elf.dynamic import DynamicSection
+    from elftools.elf.elffile import ELFFile
+    from elftools.elf.gnuversions import GNUVerDefSection, GNUVerNeedSection
+
     elf = ELFFile(cast("BinaryIO", stream))
     end = stream.seek(0, io.SEEK_END)
     dynamic: dict[str, list[str]] = {}

@@ -30,6 +30,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from builders.audit import audit_wheel
 from builders.constants import SOURCE_DATE_EPOCH
 from builders.containers.runtime import Bind, run_in
 from builders.environments.python import (
@@ -482,8 +483,6 @@ def _content_of(path: Path, sha256: str) -> Content | None:
 
 def check_prebuilt(pick: Distribution, path: Path, gfx: Sequence[str]) -> None:
     """Raise `BuildError` if the audit of a fetched wheel finds errors or a missing GPU architecture."""
-    from builders.audit import audit_wheel
-
     audit = audit_wheel(path)
     problems = [str(finding) for finding in audit.errors]
     code = {item.architecture for objects in audit.contents.code.values() for item in objects}

@@ -18,7 +18,6 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from builders.constants import CONNECTIONS, MISSING_CODES
-from builders.index_client.metadata import parse, read
 from builders.network.download import Downloads, check_hash, download
 from builders.network.urls import (
     NETWORK_HINT,
@@ -55,6 +54,8 @@ def check_metadata(file: File, wheel: Path, downloads: Downloads) -> None:
     """
     if not (file.has_metadata and file.name.endswith(".whl")):
         return
+    from builders.index_client.metadata import parse
+
     url = f"{file.url}.metadata"
     try:
         own = _metadata_in(wheel)
@@ -215,6 +216,8 @@ def fetch_file(file: File, downloads: Downloads, *, offline: bool = False) -> bo
     path = local_path(mirrored(file.url, downloads.mirrors))
     if path is not None and path.is_file() and not file.sha256:
         # A directory of others may have a link to a private file under the name of a wheel.
+        from builders.index_client.metadata import read
+
         read(file, path, downloads.transport)
     download(file.url, target, file.sha256, downloads)
     check_metadata(file, target, downloads)

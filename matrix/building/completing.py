@@ -9,8 +9,6 @@ from msgspec.structs import replace
 
 from builders.building.inputs import stated_by, texts_in, unmet
 from builders.containers.image import with_pinned_image
-from builders.index_client.metadata import from_wheel
-from builders.scheduling.local import Builds
 from builders.wheels.wheel import DamagedError
 from matrix.api import resolve_settings, write_lock
 from matrix.building.planning import limits_of, report_failures, tasks_of
@@ -96,6 +94,8 @@ def _stated(
             if one and (is_asked or (one.source, one.requires) not in known):
                 yield one
     if to_ask:
+        from builders.scheduling.local import Builds
+
         builds = Builds(to_ask, index, limits_of(context), reporter, only_ask=True)
         builds.run(keep_going=getattr(context.args, "keep_going", False))
         report_failures(builds, context)
@@ -103,8 +103,12 @@ def _stated(
 
 
 def _in_wheel(task: Task) -> StatedMetadata | None:
+    if not task.wheel:
+        return None
+    from builders.index_client.metadata import from_wheel
+
     try:
-        return stated_by(task, from_wheel(task.wheel)) if task.wheel else None
+        return stated_by(task, from_wheel(task.wheel))
     except (DamagedError, OSError):
         return None
 

@@ -19,7 +19,6 @@ from builders.building.records import TaskState, changes_since_last_build, expla
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from builders.machine.host import memory_gib
 from builders.scheduling.batch import Run
-from builders.scheduling.local import Builds, machine
 from builders.scheduling.scheduler import estimates, remaining_paths, task_graph
 from builders.scheduling.slurm import Slurm, hours_of, partition_limits, partition_of
 from builders.sources import obtain
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
     from builders.building.plan import BuildHost, Task
     from builders.index import Index
+    from builders.scheduling.local import Builds
     from resolver.facts.catalog import Catalog
     from resolver.model import Resolution
 
@@ -160,6 +160,8 @@ def make_plan(
     tasks_of_locks: Sequence[tuple[Context, Sequence[Task]]], index: Index, node: Resources | None = None
 ) -> Plan:
     """Return the plan for one or several locks, for a node, else this machine, or with the given limits."""
+    from builders.scheduling.local import machine
+
     tasks: dict[str, Task] = {}
     contexts: dict[str, Context] = {}
     for context, planned_tasks in tasks_of_locks:

@@ -11,14 +11,12 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.building.expected_time import Resources, expected_time
-from builders.building.rebuild import rebuild_wheel
 from builders.building.records import State, TaskState
 from builders.containers.image import with_pinned_image
 from builders.environments.wheelhouse import check_of, prebuilt
 from builders.findings import Finding
 from builders.index import Index
 from builders.machine import host
-from builders.scheduling.local import Builds
 from builders.scheduling.scheduler import recorded
 from builders.scheduling.slurm import Slurm
 from builders.sources import Downloads, fetch_file
@@ -64,6 +62,7 @@ if TYPE_CHECKING:
 
     from builders.building.plan import Task
     from builders.scheduling.batch import Run
+    from builders.scheduling.local import Builds
     from matrix.command_line.context import Context
 
 SUMMARY = "build, check and publish the wheels that the lock needs and the index does not have"
@@ -187,6 +186,8 @@ def build_missing(
     if executor:
         finished = build_in_jobs(missing, executor, context)
         return record(finished, wheels, executor.index, context)
+    from builders.scheduling.local import Builds
+
     limits = replace(limits_of(context), until=stop_time(context.console))
     builds = Builds(
         {task.build_key: task for task in missing}, Index(context.args.index), limits, context.console
@@ -215,6 +216,8 @@ def _rebuild(tasks: Sequence[Task], wheels: Sequence[TaskState], index: Index, c
         msg = f"{index.root} has no wheel of {listed} with the inputs that this lock has on this machine."
         hint = "`matrix build-wheels --dry-run` shows which inputs differ. Rebuild where the wheel was built."
         raise UsageError(msg, hint=hint)
+    from builders.building.rebuild import rebuild_wheel
+
     check_build_hosts(tasks)
     names = context.args.names or [task.pick.name for task in tasks]
     for task, wheel in zip(tasks, wheels, strict=True):

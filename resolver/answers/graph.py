@@ -11,7 +11,6 @@ from collections.abc import Container, Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-import networkx
 from msgspec.structs import replace
 
 from resolver.answers.resolution import generations as install_order
@@ -22,11 +21,15 @@ PIP = "pip"
 
 
 if TYPE_CHECKING:
+    import networkx
+
     from resolver.facts.schema import EdgeKind
 
 
 def build_graph(resolution: Resolution) -> networkx.DiGraph[str]:
     """Return the build graph of a resolution; raise `CycleError` if the edges form a cycle."""
+    import networkx
+
     edges = _merged(resolution.edges)
     names = {name for edge in edges for name in (edge.subject, edge.object)}
     names |= {pick.name for pick in resolution.distributions}
@@ -50,6 +53,8 @@ def needs_of(
     graph: networkx.DiGraph[str], names: Iterable[str], kinds: Container[EdgeKind] = ("run", "build")
 ) -> set[str]:
     """Return these distributions and everything that they need through edges of these kinds."""
+    import networkx
+
     edges = [(edge.subject, edge.object) for edge in edges_of_graph(graph) if edge.kind in kinds]
     part: networkx.DiGraph[str] = networkx.DiGraph(edges)
     needed = set(names)

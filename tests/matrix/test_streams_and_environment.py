@@ -384,7 +384,7 @@ def test_interrupted_program_does_not_wait_for_a_lock_at_exit(tmp_path: Path) ->
         "def interrupted(): raise KeyboardInterrupt\n"
         "matrix.cli.main = interrupted; sys.exit(main())"
     )
-    with _started(["-c", program], tmp_path) as process:
+    with _started(["-c", program, "check"], tmp_path) as process:
         _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (130, "")
 
