@@ -62,7 +62,6 @@ if TYPE_CHECKING:
 
     from builders.building.plan import Task
     from builders.scheduling.batch import Run
-    from builders.scheduling.local import Builds
     from matrix.command_line.context import Context
 
 SUMMARY = "build, check and publish the wheels that the lock needs and the index does not have"
