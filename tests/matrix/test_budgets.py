@@ -21,7 +21,7 @@ BUDGETS = {
     "version": (["--version"], 10, 2),
     "help": (["--help"], 10, 2),
     "resolve": (["resolve", "torch", "apex", "deepspeed", *OFFLINE], 240, 20),
-    "explain": (["explain", "torch"], 330, 40),
+    "explain": (["explain", "torch"], 360, 40),
     "check": (["check", "requirements.txt"], 480, 75),
 }
 """Modules beside those of a bare interpreter, and instructions in those of a bare interpreter."""
