@@ -30,7 +30,8 @@ from matrix.judging.judge import judge_thing, unreadable
 from matrix.judging.nearest import conda_lines, with_conda
 from matrix.judging.repair import Change
 from matrix.judging.running import ALL_REDUCE_SECONDS, SCRIPT, TIME, submit_job
-from matrix.judging.verdict import VERDICTS, Judgement, Verdict, conclude
+from matrix.judging.target import Verdict
+from matrix.judging.verdict import VERDICTS, Judgement, conclude
 from matrix.reading.pip_line import counts_on_linux
 from matrix.show.check_text import answers
 from matrix.show.json_document import JsonDocument

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from builders.findings import Finding
-    from matrix.judging.target import ExpectedTarget
-    from matrix.judging.verdict import Verdict
+    from matrix.judging.target import ExpectedTarget, Verdict
     from matrix.reading.items import Item, Reading
     from resolver.consequences import Side
     from resolver.facts.schema import ProvenSet

@@ -56,8 +56,7 @@ if TYPE_CHECKING:
     from builders.installed.reading import Installed
     from builders.probe.ask import EnvironmentReply
     from matrix.command_line.context import Context
-    from matrix.judging.target import Consumer, ExpectedTarget
-    from matrix.judging.verdict import Verdict
+    from matrix.judging.target import Consumer, ExpectedTarget, Verdict
     from matrix.reading.items import Reading
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Recipe

@@ -16,8 +16,8 @@ from matrix.input.request import make_request
 from matrix.judging.installed import NOT_READ, of_commit, of_label
 from matrix.judging.packages import TORCH_FAMILY, built_here, torch_index
 from matrix.judging.repair import Change, changed_versions, nearest, replaced
-from matrix.judging.target import expect_request
-from matrix.judging.verdict import JudgedItem, Judgement, Verdict
+from matrix.judging.target import Verdict, expect_request
+from matrix.judging.verdict import JudgedItem, Judgement
 from matrix.reading.items import Item
 from matrix.reading.pip_line import counts_on_linux
 from matrix.reading.requirements import is_index_of_torch

@@ -15,13 +15,13 @@ from resolver.versions import join_words, minor, sort_key
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from matrix.judging.verdict import Verdict
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Torch
     from resolver.model import Request, Resolution
 
 Consumer = Literal["cotainr", "tykky", "pip"]
 CONSUMERS: tuple[Consumer, ...] = ("cotainr", "tykky", "pip")
+Verdict = Literal["fits", "own-risk", "not-judged", "does-not-fit"]
 
 
 class ExpectedTarget(msgspec.Struct, frozen=True, kw_only=True):

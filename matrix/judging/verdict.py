@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -13,11 +12,11 @@ from builders.audit.wheel_audit import Report
 from builders.findings import Finding
 from matrix.judging.machine import ImageDocument
 from matrix.judging.repair import Change
+from matrix.judging.target import Verdict
 from matrix.reading.items import Unread
 from resolver.model import CoreItem
 from resolver.texts import html_table
 
-Verdict = Literal["fits", "own-risk", "not-judged", "does-not-fit"]
 VERDICTS: tuple[Verdict, ...] = ("does-not-fit", "not-judged", "own-risk", "fits")
 """From the worst; the whole is as the worst of its parts."""
 EXIT_CODES: dict[Verdict, int] = {"fits": 0, "own-risk": 0, "does-not-fit": 1, "not-judged": 4}

@@ -35,7 +35,8 @@ from matrix.cli import main
 from matrix.commands import build_wheels, env
 from matrix.consumers import consumer_names, container_consumers, load_consumer
 from matrix.farm import fetch
-from matrix.judging.verdict import Judgement, Verdict
+from matrix.judging.target import Verdict
+from matrix.judging.verdict import Judgement
 from resolver.lock import read_lock
 from resolver.model import BaseImage, Resolution
 from tests.support.commands import system_programs
