@@ -269,7 +269,7 @@ def _check_components(catalog: Catalog) -> None:
     for row in catalog.requires:
         _check_exists(row, "component", normalize_name(row.on), components)
     combinations: list[schema.KnownBad | schema.SiteVariable] = [
-        *catalog.known_bad.values(),
+        *(row for row in catalog.known_bad.values() if row.excludes),
         *catalog.site_variable.values(),
     ]
     for combined in combinations:

@@ -599,7 +599,8 @@ class KnownBad(Row, frozen=True, kw_only=True):
     """Versions that do not work together although other facts allow them."""
 
     combination: dict[str, str]
-    """Specifiers of the bad versions, by component (empty text: every version)."""
+    """Specifiers of the bad versions, by component (empty text: every version). Only a row that excludes
+    nothing may name projects of an index."""
     id: str = ""
     """The name by which a warning refers to the row."""
     summary: str = ""

@@ -14,9 +14,11 @@ from resolver.answers.resolve import resolve
 from resolver.compiling.known_bad import concerning, known_bad_warnings, known_problems
 from resolver.errors import CatalogError
 from resolver.facts.catalog import Catalog, load
+from resolver.facts.schema import PLATFORM
 from resolver.model import Conflict, Resolution
 from resolver.versions import allows, parse_specifier
 from tests.resolver.solve_helpers import ask
+from tests.support.indexes import FakeIndexes
 
 Overlay = Callable[[str], Path]
 
@@ -331,7 +333,8 @@ def _is_between(text: str, versions: Sequence[str]) -> bool:
 
 def test_shipped_rows_name_known_versions(catalog: Catalog) -> None:
     for row in catalog.known_bad.values():
-        for name, text in row.combination.items():
+        names = row.combination.keys() & {*PLATFORM, *catalog.package, "torch"}
+        for name, text in row.combination.items() if names else ():  # others are projects of an index
             versions = _versions(catalog, name)
             assert _is_known(text, versions) or _is_between(text, versions), (row.combination, name)
 
@@ -371,3 +374,19 @@ def test_problem_is_not_that_of_an_excepted_variant(catalog: Catalog) -> None:
             if not variant and pick.variant:
                 continue  # the default of the catalog is the variant
             assert any(row.problem in text for text in found.warnings) is expected, variant
+
+
+@pytest.mark.parametrize(("text", "warned"), [("top mmcv", True), ("top mmcv<2.2", False)])
+def test_row_that_only_warns_may_name_projects_of_an_index(catalog: Catalog, text: str, warned: bool) -> None:
+    """MMDetection refuses to be imported with a newer mmcv, which its metadata do not say."""
+    indexes = FakeIndexes(
+        {"top": {"1": ["mmdet"]}, "mmdet": {"3.3.0": []}, "mmcv": {"2.2.0": [], "2.1.0": []}}
+    )
+    answer = resolve(catalog, ask(catalog, text, site="local"), indexes)
+    assert isinstance(answer, Resolution)
+    assert any("[mmdet-mmcv]" in f"{warning} [{warning.id}]" for warning in answer.warnings) is warned
+
+
+def test_row_that_excludes_names_only_components_of_the_catalog(overlay: Overlay) -> None:
+    with pytest.raises(CatalogError, match="names the component 'mmcv'"):
+        load([overlay(_row({"apex": "", "mmcv": ""}))])
