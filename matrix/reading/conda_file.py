@@ -29,7 +29,7 @@ _KEYS = ("name", "dependencies", "prefix", "channels", "variables")
 _BUILD_VARIABLE = re.compile(
     r"(PIP|DS|UV|MAX|CMAKE|TORCH|PYTORCH|ROCM|HIP|HCC|GPU|APEX|FLASH|CUDA|FORCE|CUPY|HOROVOD|AITER|BNB|NVTE"
     r"|XFORMERS|PREBUILD|CAUSAL_CONV1D|MAMBA|BUILD|USE_(CUDA|ROCM|MPI|MKL|DISTRIBUTED|\w+_ATTENTION))(_|$)"
-    r"|VLLM_TARGET_DEVICE|MKL_THREADING|(MPI)?(CC|CXX)$|\w*FLAGS$"
+    r"|VLLM_TARGET_DEVICE|MKL_THREADING|(MPI)?(CC|CXX)$|CPATH$|\w*FLAGS$"
 )
 """Variables that builds read; each of a recipe's is one (a test compares them)."""
 _COMMENT = re.compile(r"(?<=\s)#.*$")
