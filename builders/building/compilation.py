@@ -96,34 +96,8 @@ done
 """
 
 
-def prepare_source(
-    title: str,
-    runtime: Runtime,
-    environment: BuildEnvironment,
-    recipe: AppliedRecipe,
-    *,
-    source: Path,
-    directory: BuildDirectory,
-    variables: Mapping[str, str],
-) -> View:
-    """Run the commands of a recipe that come before the build backend; return what the backend may see.
-
-    Commands that have succeeded in `directory` are not repeated. Variables of the recipe override
-    `variables`.
-    """
-    view = build_view(
-        runtime, environment, recipe, work=directory.sandbox, source=source, variables=variables
-    )
-    for words in recipe.prepare[directory.prepared :]:
-        what = f"Preparing {title} ({shlex.join(words)})"
-        run_in(runtime, words, view, what=what, log=directory.log)
-        directory.command_succeeded()
-    return view
-
-
 def compile_wheel(
-    title: str,
-    runtime: Runtime,
+    task: Task,
     python: Path,
     view: View,
     *,
@@ -137,7 +111,7 @@ def compile_wheel(
     When it is copied, all processes of the build have ended: the runtime ends those in its PID namespace, and
     `builders.machine.reaper` all others.
     """
-    log = directory.log
+    title, runtime, log = task.title, task.build_host.runtime, directory.log
     out = directory.sandbox / "raw"
     out.mkdir()
     program, target, tree = (str(seen_at(runtime, directory.sandbox, path)) for path in (python, out, source))
@@ -152,8 +126,7 @@ def compile_wheel(
 
 
 def stated_metadata(
-    title: str,
-    runtime: Runtime,
+    task: Task,
     python: Path,
     view: View,
     *,
@@ -163,7 +136,7 @@ def stated_metadata(
     """Return what the backend of a prepared source states without compiling; None if it has no such hook."""
     from builders.index_client.metadata import parse
 
-    log = directory.log
+    title, runtime, log = task.title, task.build_host.runtime, directory.log
     out = directory.sandbox / "stated"
     out.mkdir()
     program, target, tree = (str(seen_at(runtime, directory.sandbox, path)) for path in (python, out, source))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 import uuid
@@ -19,12 +20,12 @@ from builders.building.apply_recipe import apply_recipe
 from builders.building.check import check_build, diagnosed, diagnosis_context, failed, reject, was_interrupted
 from builders.building.compilation import (
     NOT_PUBLISHED,
+    build_view,
     cache_counts,
     cache_error,
     check_unchanged,
     compile_wheel,
     find_compiler_cache,
-    prepare_source,
     seen_at,
     stated_metadata,
     use_compiler_cache,
@@ -36,6 +37,7 @@ from builders.building.provenance import SBOM_NAME, RunMetadata, materials_of, s
 from builders.building.records import forget_attempt, log_path, record_start, record_stop
 from builders.building.watch import MemoryMeter, kernel_killed_since, kernel_kills
 from builders.constants import NO_COMPILER_CACHE
+from builders.containers.runtime import run_in
 from builders.environments.layers import make_environment, make_layers
 from builders.machine import host
 from builders.probe.wheel import MODULE_REMOVED
@@ -267,14 +269,8 @@ class _Build(msgspec.Struct, frozen=True):
         self.reporter.step("ask the build backend for the metadata")
         with diagnosed(task, self.log):
             recipe = apply_recipe(task, jobs=1, prefix_map=prefix_map)
-            metadata = stated_metadata(
-                task.title,
-                task.build_host.runtime,
-                environment.python,
-                self._prepare(source, tree, environment, recipe),
-                source=tree,
-                directory=self.directory,
-            )
+            view = self._prepare(source, tree, environment, recipe)
+            metadata = stated_metadata(task, environment.python, view, source=tree, directory=self.directory)
         if metadata is not None and metadata.name != task.pick.name:
             msg = f"The build backend of {task.title} states the name {metadata.name}.\n  Log: {self.log}"
             raise BuildError(msg, hint=f"Require {metadata.name} instead, if that is what you want.")
@@ -316,17 +312,19 @@ class _Build(msgspec.Struct, frozen=True):
     def _prepare(
         self, source: Source, tree: Path, environment: BuildEnvironment, recipe: AppliedRecipe
     ) -> View:
-        build_host = self.task.build_host
-        seen = seen_at(build_host.runtime, self.sandbox, self.directory.source)
-        return prepare_source(
-            self.task.title,
-            build_host.runtime,
-            environment,
-            recipe,
-            source=tree,
-            directory=self.directory,
-            variables={**build_host.variables, **source.variables(seen)},
-        )
+        """Run the commands of a recipe that come before the build backend; return what the backend may see.
+
+        Commands that have succeeded in the directory are not repeated.
+        """
+        runtime, directory = self.task.build_host.runtime, self.directory
+        seen = seen_at(runtime, self.sandbox, directory.source)
+        variables = {**self.task.build_host.variables, **source.variables(seen)}
+        view = build_view(runtime, environment, recipe, work=self.sandbox, source=tree, variables=variables)
+        for words in recipe.prepare[directory.prepared :]:
+            what = f"Preparing {self.task.title} ({shlex.join(words)})"
+            run_in(runtime, words, view, what=what, log=self.log)
+            directory.command_succeeded()
+        return view
 
     def _publish(
         self,
@@ -472,16 +470,11 @@ class _Build(msgspec.Struct, frozen=True):
         copies.mkdir()
         kills = kernel_kills()
         try:
+            view = self._prepare(source, tree, environment, recipe)
             return compile_wheel(
-                self.task.title,
-                self.task.build_host.runtime,
-                environment.python,
-                self._prepare(source, tree, environment, recipe),
-                options=recipe.options,
-                source=tree,
-                directory=self.directory,
-                wheels=copies,
-            )
+                self.task, environment.python, view,
+                options=recipe.options, source=tree, directory=self.directory, wheels=copies,
+            )  # fmt: skip
         except CommandError as error:
             killed = kernel_killed_since(kills)
             context = replace(diagnosis_context(self.task), exit_code=error.code, kernel_kills=killed)

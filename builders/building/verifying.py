@@ -113,7 +113,7 @@ def _difference(pick: Distribution, statements: list[Statement]) -> str:
     ]
     if not definitions:
         return f"The index has no wheel of {title}, which the lock builds."
-    pinned = pick.sdist.sha256 if pick.sdist else pick.git.commit if pick.git else ""
+    pinned = pick.source_digest
     sources = {
         digest
         for definition in definitions

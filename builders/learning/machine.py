@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -75,6 +76,7 @@ class _Machine:
         self._remarks = remarks
         self._host = socket.gethostname()
         self._note = f"Read on {stated.date.isoformat()}."
+        self._site_row = partial(schema.Site, name=self._name, title=self._name, note=self._note)
 
     def rows(self) -> Iterator[schema.Row]:
         partitions = _partitions()
@@ -83,14 +85,7 @@ class _Machine:
             yield self._site(partitions)
             yield from self._driver(host.driver_version())
         else:
-            yield schema.Site(
-                name=self._name,
-                title=self._name,
-                backend=backend,
-                status="documented",
-                source=_STATED,
-                note=self._note,
-            )
+            yield self._site_row(backend=backend, status="documented", source=_STATED)
         for partition, (hours, models) in partitions.items():
             yield schema.Partition(
                 site=self._name,
@@ -109,14 +104,11 @@ class _Machine:
         check_architectures(self._catalog, self._stated.gfx)
         gfx = tuple(self._stated.gfx)
         measured = sorted(name for name in count_gpus() if self._is_known(name))
-        row = schema.Site(
-            name=self._name,
-            title=self._name,
+        row = self._site_row(
             backend="rocm",
             gfx=gfx or tuple(measured),
             status="documented" if gfx else "observed",
             source=_STATED if gfx else f"{self._host}: /sys/class/kfd/kfd/topology",
-            note=self._note,
         )
         if row.gfx:
             return row
@@ -149,16 +141,11 @@ class _Machine:
             rocm, path = host.rocm_version()
             if rocm and minor(rocm) in map(minor, self._catalog.rocm):
                 choice = f"Until then, ROCm {minor(rocm)} is preferred, because {path} has {rocm}."
+                versions, source = (f"=={minor(rocm)}.*",), f"{self._host}: {path}"
                 yield schema.SiteAdvice(
-                    site=self._name,
-                    on="rocm",
-                    versions=(f"=={minor(rocm)}.*",),
-                    recorded=True,
-                    since=self._today,
-                    status="observed",
-                    source=f"{self._host}: {path}",
-                    note=self._note,
-                )
+                    site=self._name, on="rocm", versions=versions, recorded=True, since=self._today,
+                    status="observed", source=source, note=self._note,
+                )  # fmt: skip
             else:
                 choice = "Until then, requests for this site must name a driver, or its ROCm, such as "
                 choice += "'rocm==6.4.*'."
@@ -177,14 +164,9 @@ class _Machine:
 
     def _window(self, line: str, status: schema.Status, source: str, package: str = "") -> schema.Window:
         return schema.Window(
-            site=self._name,
-            since=self._today,
-            driver=line,
-            package=package,
-            status=status,
-            source=source,
+            site=self._name, since=self._today, driver=line, package=package, status=status, source=source,
             note=self._note,
-        )
+        )  # fmt: skip
 
     def images(self, rows: Iterable[schema.Row]) -> Iterator[schema.SiteImage]:
         for row in rows:

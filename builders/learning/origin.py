@@ -172,13 +172,7 @@ def _of_git(text: str, version: str, mirrors: Mapping[str, str], *, offline: boo
 
 def _of_directory(path: Path, version: str) -> Origin:
     facts = learn_release(path, str(path), version)
-    pin = keep_tree(path, facts.name, facts.version)
-    note = (
-        f"The sdist of {path} is in the cache of this machine only; publish it before others use the draft."
-    )
-    return Origin(
-        facts, pin, f"the directory {path}", f"{pin.file} sha256:{pin.sha256}", size=_size(pin), note=note
-    )
+    return _of_machine(facts, keep_tree(path, facts.name, facts.version), f"the directory {path}")
 
 
 def _of_archive(path: Path, version: str) -> Origin:
@@ -187,9 +181,12 @@ def _of_archive(path: Path, version: str) -> Origin:
             facts = learn_release(top, str(path), version)
     except SourceError as error:
         raise SourceError(error.message, hint="Name another file.") from None
-    pin = keep_sdist(path)
-    note = f"{path.name} is in the cache of this machine only; publish it before others use the draft."
-    return Origin(facts, pin, path.name, f"{pin.file} sha256:{pin.sha256}", size=_size(pin), note=note)
+    return _of_machine(facts, keep_sdist(path), path.name)
+
+
+def _of_machine(facts: SourceFacts, pin: Sdist, title: str) -> Origin:
+    note = f"{pin.file} is in the cache of this machine only; publish it before others use the draft."
+    return Origin(facts, pin, title, f"{pin.file} sha256:{pin.sha256}", size=_size(pin), note=note)
 
 
 def _of_project(

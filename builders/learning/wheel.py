@@ -19,7 +19,7 @@ import io
 import re
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from msgspec.structs import replace
@@ -190,6 +190,7 @@ class _Reading:
         self._remarks = remarks
         self._source = f"{contents.file} sha256:{sha256}"
         self._note = f"Read on {today.isoformat()}."
+        self._read: dict[str, Any] = {"status": "observed", "source": self._source, "note": self._note}
         self._sha256 = sha256
         self._table = read_op_table(contents)
         own = {PurePosixPath(info.filename).name for info in contents.members}
@@ -204,9 +205,7 @@ class _Reading:
             yield schema.Package(
                 name=contents.name,
                 title=next(iter(contents.header("METADATA", "Summary")), "") or contents.name,
-                status="observed",
-                source=self._source,
-                note=self._note,
+                **self._read,
             )
         yield from self._release()
         yield self._wheel()
@@ -234,11 +233,7 @@ class _Reading:
             self._remark(f"{problem}. The release is not excluded, because the catalog has other builds.")
             return
         yield schema.KnownBad(
-            combination={contents.name: f"=={contents.version}"},
-            problem=problem,
-            status="observed",
-            source=self._source,
-            note=self._note,
+            combination={contents.name: f"=={contents.version}"}, problem=problem, **self._read
         )
 
     def _remark(self, text: str) -> None:
@@ -261,9 +256,7 @@ class _Reading:
             package=contents.name,
             version=contents.version,
             wheel=schema.Sdist(contents.file, self._sha256),
-            status="observed",
-            source=self._source,
-            note=self._note,
+            **self._read,
         )
 
     def _wheel(self) -> schema.Wheel:
@@ -287,9 +280,7 @@ class _Reading:
             libraries=tuple(sorted({*chain.from_iterable(self._sonames.values())})),
             ops=tuple(self._table.compiled) if self._table else (),
             licence=", ".join(licence),
-            status="observed",
-            source=self._source,
-            note=self._note,
+            **self._read,
         )
 
     def _code(self) -> dict[str, list[str]]:
@@ -492,9 +483,7 @@ class _Reading:
                 required[requirement.name] = _text(requirement.specifier) or _ANY
         for name, specifier in required.items():
             if name not in self._catalog.package and name not in PLATFORM:
-                yield schema.Package(
-                    name=name, title=name, status="observed", source=self._source, note=self._note
-                )
+                yield schema.Package(name=name, title=name, **self._read)
             row = self._requires(name, [specifier], "From the wheel's metadata.")
             yield replace(row, releases=f"=={releases[0].version}", variant=releases[0].variant)
 

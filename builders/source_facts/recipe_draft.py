@@ -6,6 +6,7 @@ Facts from the source are `observed`. The recipe is `inferred`: a draft for the 
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, get_args
 
 from builders.source_facts.reading import is_requirement
@@ -143,40 +144,18 @@ def unnamed_requirements(facts: SourceFacts, components: Collection[str]) -> lis
 def _requirements(
     facts: SourceFacts, *, source: str, status: Status, on_index: bool, components: Collection[str]
 ) -> Iterator[Requires]:
-    releases = f"=={facts.version}"
+    row = partial(Requires, package=facts.name, releases=f"=={facts.version}", source=source)
     if facts.requires_python:
-        yield Requires(
-            package=facts.name,
-            releases=releases,
-            on="python",
-            versions=(facts.requires_python,),
-            status="observed",
-            source=source,
-        )
+        yield row(on="python", versions=(facts.requires_python,), status="observed")
     texts = [text for text in facts.requires if required_name(text) == "torch" or not on_index]
     for text in dict.fromkeys(texts):
         specifier = _specifier(text)
         name = required_name(text)
         if name in components and specifier is not None:
-            yield Requires(
-                package=facts.name,
-                releases=releases,
-                on=name,
-                versions=(specifier or ">=0",),
-                status=status,
-                source=source,
-            )
+            yield row(on=name, versions=(specifier or ">=0",), status=status)
     limits = [text for text in facts.declared if required_name(text) == "torch" and _specifier(text)]
     for text in set(limits) - set(texts):
-        yield Requires(
-            package=facts.name,
-            releases=releases,
-            on="torch",
-            versions=(_specifier(text) or "",),
-            kind="build",
-            status="observed",
-            source=source,
-        )
+        yield row(on="torch", versions=(_specifier(text) or "",), kind="build", status="observed")
 
 
 def _specifier(text: str) -> str | None:

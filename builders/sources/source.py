@@ -10,6 +10,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -268,14 +269,13 @@ def obtain(
         numbers = f"{len(pick.patches)}, not {len(patches)}"
         raise SourceError(f"The number of patches for {pick.name} {pick.version} must be {numbers}.")
     hashes = [patch.sha256 for patch in pick.patches]
+    made = partial(Source, pick.name, pick.version, patches=tuple(patches))
     patch_inputs = {"patches": hashes} if hashes else {}
     if pick.sdist is not None:
         fetched = not sdist_path(pick.sdist).exists()
         url = next((file.url for file in pick.files if file.name == pick.sdist.file), "")
         path = fetch_sdist(pick.name, pick.sdist, url=url, offline=offline, mirrors=mirrors)
-        return Source(
-            name=pick.name,
-            version=pick.version,
+        return made(
             kind="sdist",
             origin=pick.sdist.file,
             identity=":".join(["sha256", pick.sdist.sha256, *hashes]),
@@ -283,7 +283,6 @@ def obtain(
             size=path.stat().st_size,
             inputs={"file": pick.sdist.file, "sha256": pick.sdist.sha256, **patch_inputs},
             fetched=fetched,
-            patches=tuple(patches),
         )
     if pick.git is None:
         raise SourceError(f"{pick.name} {pick.version} is not built, so it has no source.")
@@ -295,9 +294,7 @@ def obtain(
             raise error.changed(hint=hint.strip()) from None
         raise
     url, submodules = without_password(pick.git.url), commit.trees[1:]
-    return Source(
-        name=pick.name,
-        version=pick.version,
+    return made(
         kind="git",
         origin=f"{url}@{pick.git.commit}",
         identity=":".join(["git", pick.git.commit, "tree", commit.tree, *hashes]),
@@ -313,7 +310,6 @@ def obtain(
             **patch_inputs,
         },
         fetched=commit.fetched,
-        patches=tuple(patches),
         commit=commit,
         warnings=_lfs_warnings(pick, commit.large_files()),
     )

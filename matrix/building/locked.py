@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from builders.building.plan import BuildHost
     from builders.index import Index
     from matrix.input.settings import Settings
     from matrix.show.console import Console
@@ -63,18 +64,8 @@ def wheels_of_lock(
     if not several:
         return wheels
     reason = "None of them was built from the inputs of the lock."
-    options = {} if args is None else vars(args)
     try:
-        build_host = find_build_host(
-            lock,
-            several,
-            kind=options.get("where"),
-            image=options.get("base_image"),
-            python=options.get("python_from"),
-            cpu=options.get("cpu") or "",
-            site=catalog.site[lock.target.site],
-        )
-        tasks = plan(lock, catalog, index, build_host, several)
+        tasks = plan(lock, catalog, index, build_host_of(lock, catalog, args, several), several)
     except MatrixError as error:
         tasks, reason = [], error.message.partition("\n")[0]
     wheels |= {task.pick.name: [task.wheel] for task in tasks if task.wheel and task.pick.name in several}
@@ -85,6 +76,22 @@ def wheels_of_lock(
                 f"which of them the lock means. pip takes the newest. {reason}"
             )
     return wheels
+
+
+def build_host_of(
+    lock: Resolution, catalog: Catalog, args: argparse.Namespace | None, names: Sequence[str] = ()
+) -> BuildHost:
+    """Return the build host for a lock that the options choose, if there are any."""
+    options = vars(args) if args else {}
+    return find_build_host(
+        lock,
+        names,
+        kind=options.get("where"),
+        image=options.get("base_image"),
+        python=options.get("python_from"),
+        cpu=options.get("cpu") or "",
+        site=catalog.site[lock.target.site],
+    )
 
 
 def candidate_wheels(lock: Resolution, index: Index) -> dict[str, list[Path]]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from builders.building.compilation import find_compiler_cache
 from builders.building.expected_time import Resources
 from builders.building.inputs import Limits, wheels_of
-from builders.building.plan import find_build_host, plan
+from builders.building.plan import plan
 from builders.building.records import TaskState, changes_since_last_build, explain_changes
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from builders.machine.host import memory_gib
@@ -23,6 +23,7 @@ from builders.scheduling.scheduler import estimates, remaining_paths, task_graph
 from builders.scheduling.slurm import Slurm, hours_of, partition_limits, partition_of
 from builders.sources import obtain
 from builders.storage.files import cache_root
+from matrix.building.locked import build_host_of
 from matrix.command_line.arguments import command_arguments
 from matrix.command_line.context import Context
 from matrix.command_line.options import add_build_host_options
@@ -34,11 +35,9 @@ from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from builders.building.plan import BuildHost, Task
+    from builders.building.plan import Task
     from builders.index import Index
     from builders.scheduling.local import Builds
-    from resolver.facts.catalog import Catalog
-    from resolver.model import Resolution
 
 
 SHORT_KEY = 16
@@ -118,22 +117,6 @@ def tasks_of(context: Context, index: Index, names: Sequence[str] = ()) -> list[
         message = f"{error.message}\nNothing was built for {target}.{where}\nTo build:{listed}"
         raise EnvironmentLacksError(message, hint=error.hint) from None
     return plan(lock, context.catalog_of_lock, index, build_host, names)
-
-
-def build_host_of(
-    lock: Resolution, catalog: Catalog, args: argparse.Namespace, names: Sequence[str] = ()
-) -> BuildHost:
-    """Return the build host for a lock that the options choose."""
-    site = catalog.site[lock.target.site]
-    return find_build_host(
-        lock,
-        names,
-        kind=args.where,
-        image=args.base_image,
-        python=args.python_from,
-        cpu=args.cpu or "",
-        site=site,
-    )
 
 
 def refresh_published(tasks: Iterable[Task], index: Index) -> None:

@@ -23,7 +23,7 @@ from builders.storage.files import cache_root, link_or_copy, make_directories
 from builders.storage.io_errors import explain_io_errors
 from builders.wheels.wheel import DamagedError
 from matrix.api import package_indexes, write_lock
-from matrix.building.locked import check_sources, wheels_of_lock
+from matrix.building.locked import build_host_of, check_sources, wheels_of_lock
 from matrix.command_line.options import (
     add_base_image,
     add_build_host_options,
@@ -292,8 +292,6 @@ def _fetch_wheels(
 
     `seen` are the identities of files that have been fetched.
     """
-    from matrix.building.planning import build_host_of
-
     strategy = settings.index_strategy or "unsafe-best-match"
     limits = Limits(offline=args.offline, mirrors=settings.mirrors, strategy=strategy)
     log = cache_root() / "logs" / "fetch.log"
