@@ -80,8 +80,8 @@ class WheelAudit(msgspec.Struct, frozen=True, dict=True):
     sha256: str
     findings: tuple[Finding, ...]
     path: Path
-    is_damaged: bool = False
-    """Whether parts of the wheel cannot be read."""
+    damage: tuple[Finding, ...] = ()
+    """What of the wheel cannot be read."""
 
     @property
     def verdict(self) -> Literal["sound", "defective"]:
@@ -141,7 +141,6 @@ def audit_wheel(path: Path, expected: Expected = _NOTHING) -> WheelAudit:
         raise UsageError(msg, hint=hint) from None
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror or error}.") from None
-    is_damaged = any(finding.severity == "error" for finding in damage)
     findings = limited(damage)
     counted = loaded_variants(contents, expected)
     if others := len(contents.objects) - len(counted.objects):
@@ -153,4 +152,4 @@ def audit_wheel(path: Path, expected: Expected = _NOTHING) -> WheelAudit:
     for check in CHECKS:
         findings += limited(check(counted, expected))
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    return WheelAudit(contents, digest, tuple(findings), path, is_damaged)
+    return WheelAudit(contents, digest, tuple(findings), path, tuple(damage))

@@ -61,6 +61,7 @@ from matrix.input.locking import (
 )
 from matrix.input.request import require_requirements
 from matrix.judging.judge import judge_thing
+from matrix.judging.verdict import is_open
 from matrix.show.check_text import show
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted, format_size, shortened
@@ -468,7 +469,7 @@ class _Work:
         container.state.verified = True
         container.save()
         container.publish()
-        not_judged = sum("not-judged" in finding.id for finding in self.document.findings)
+        not_judged = sum(map(is_open, self.document.findings))
         self._done("verify", f"no errors; not judged: {not_judged}")
         return 0
 

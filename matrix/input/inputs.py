@@ -375,18 +375,18 @@ def _refuse(entry: Item, error: UsageError) -> None:
 
 def _reject_unread(reading: Reading, source: _Source) -> None:
     """Raise the first error in a conda environment file, or in a file that it names."""
-    from matrix.reading.conda_file import NOT_CONDA
-
     for finding in reading.findings:
         if finding.severity == "error":
             hint = finding.fix or f"`matrix check {reading.name}` shows how to correct it."
             raise replace(source, line=finding.evidence["line"]).error(finding.message, hint=hint)
+    naming = {
+        (line.file, line.line)
+        for line in reading.pip_lines
+        if line.text.startswith("-") and line.pip.values("--requirement", "--constraint")
+    }
     for unread in reading.unread:
-        here = replace(source, line=unread.line, file=unread.file or source.file)
-        if unread.reason == NOT_CONDA:
-            msg = f"{shorten(unread.text)!r} is not a conda package."
-            raise here.error(msg, hint="Requirements for pip belong in the pip section.")
-        if unread.matters and unread.text.startswith(("-r", "-c", "--requirement", "--constraint")):
+        if unread.matters and (unread.file, unread.line) in naming:
+            here = replace(source, line=unread.line, file=unread.file or source.file)
             raise here.error(f"{unread.reason}.")
 
 

@@ -16,7 +16,7 @@ from matrix.input.request import driver_line, request_ops, site_named
 from matrix.input.settings import EVERYTHING, load_catalog, site_file
 from matrix.show.json_document import LockChange
 from matrix.show.render import shortened
-from matrix.show.resolution_text import reason_of
+from matrix.show.resolution_text import weighed_reason
 from resolver.errors import EnvironmentLacksError, LockError, MatrixError, UsageError, did_you_mean
 from resolver.indexes import ExcludedFile
 from resolver.providers.inferred import with_releases_of
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from resolver.indexes import PackageIndexes
     from resolver.model import Distribution, Request, Resolution
 
-_NO_REASON = ("published at ", "you asked for it")
-"""What the list of changes need not say."""
 _TARGET_OPTIONS = ("site", "date", "backend", "gfx", "driver", "rocm", "python", "base_image")
 
 
@@ -231,9 +229,9 @@ def changes(lock: Resolution, again: Resolution, indexes: PackageIndexes | None)
             continue
         because = _withdrawn(old, indexes) if old else ""
         if new and not because:
-            reason = reason_of(new, again)
-            is_new = old is None or reason != reason_of(old, lock)
-            because = reason if is_new and not reason.startswith(_NO_REASON) else ""
+            reason, says_more = weighed_reason(new, again)
+            is_new = old is None or reason != weighed_reason(old, lock)[0]
+            because = reason if is_new and says_more else ""
         found.append(LockChange(name, old.key if old else "", new.key if new else "", because))
     return found
 

@@ -95,7 +95,7 @@ def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Pr
     """
     from builders.containers.inspection import inspect_image
     from builders.containers.sbom import is_sbom
-    from matrix.reading import conda_list, pip_output
+    from matrix.reading import listed
 
     image = Path(base_image) if base_image and is_local(Path(base_image)) else None
     if source == IMAGE and image is None:
@@ -108,18 +108,17 @@ def read_preinstalled(source: str, catalog: Catalog, base_image: str = "") -> Pr
             raise UsageError(msg, hint="Name an image with Python, or leave out --keep-installed image.")
         return Preinstalled(IMAGE, dict(sorted(facts.installed.items())))
     file = str(image) if source == IMAGE else source
-    text = read_text(Path(file), hint=pip_output.HINT, pipes=True)
-    is_conda = conda_list.recognises(file, text)
-    reading = conda_list.read(text, file) if is_conda else pip_output.read(text, file)
+    text = read_text(Path(file), hint=listed.HINT, pipes=True)
+    reading = listed.read(text, file)
     for unread in reading.unread:
         msg = f"{file}:{unread.line}: {unread.text!r}: {unread.reason}."
-        raise UsageError(msg, hint=pip_output.HINT)
+        raise UsageError(msg, hint=listed.HINT)
     if not reading.items and source != IMAGE:  # an image may have no Python packages
         msg = f"{file} lists no distributions."
-        raise UsageError(msg, hint=pip_output.HINT)
+        raise UsageError(msg, hint=listed.HINT)
     known = {*catalog.package, "torch", "torchvision", "torchaudio", "python", "rocm"}
     versions = _versions(reading, known)
-    if reading.kind == pip_output.SBOM and image is not None and not of_list:
+    if reading.kind == listed.SBOM and image is not None and not of_list:
         _check_list(file, versions, reading.sha256, image)
     stated = {"python": reading.python, "rocm": reading.platform.get("rocm", "")} if source != IMAGE else {}
     versions = {**{name: version for name, version in stated.items() if version}, **versions}
@@ -145,7 +144,7 @@ def _check_list(source: str, listed: Mapping[str, str], sha256: str, path: Path)
 
 
 def _versions(reading: Reading, known: set[str]) -> dict[str, str]:
-    from matrix.reading.pip_output import HINT
+    from matrix.reading.listed import HINT
 
     versions: dict[str, str] = {}
     for item in reading.items:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from builders.installed.checks import driver_findings, known_bad_findings
-from matrix.judging.packages import TORCH_FAMILY, rocm_of
+from matrix.judging.packages import GFX_LABEL, TORCH_FAMILY, TORCH_LABEL, rocm_of
 from matrix.judging.verdict import JudgedItem
 from resolver.answers.resolve import resolve
 from resolver.compiling.names import replacement
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from resolver.consequences import Side
     from resolver.facts.schema import ProvenSet
 
-NOT_READ = "its wheel was not read"
-_GFX = re.compile(r"gfx[0-9a-f]+")
-_TORCH = re.compile(r"torch(\d+(?:\.\d+)*)")
 _CUDA_LABEL = re.compile(r"(pt\d+)?cu\d")
 _CUDA_BUILD = re.compile(r"cuda|cu\d{2,}")
 _ROCM_TRITONS = tuple(name for name in TRITON_NAMES if name != "triton")
@@ -56,12 +53,12 @@ def _rocm(reading: Reading, side: Side, versions: Mapping[str, str]) -> str:
     return stated[1] if stated else row.rocm if row and row.rocm else reading.platform.get("rocm", "")
 
 
-def proven_set(items: list[Item], side: Side) -> ProvenSet | None:
+def proven_set(items: list[Item], expected: ExpectedTarget) -> ProvenSet | None:
     """Return the proven set of the site with this torch that has most of the other distributions as well."""
-    target = side.request.target
+    target = expected.request.target
     versions = {item.name: item.version for item in items if item.version}
     found: list[tuple[int, ProvenSet]] = []
-    for row in side.catalog.proven.values():
+    for row in expected.catalog.proven.values():
         if row.backend != target.backend or row.site not in {target.site, ""}:
             continue
         shared = versions.keys() & row.picks.keys() - {"python", "rocm"}
@@ -84,31 +81,27 @@ def _is_same(installed: str, picked: str) -> bool:
     return wanted.local is None or have.local == wanted.local
 
 
-def judge_items(reading: Reading, side: Side, expected: ExpectedTarget) -> Iterator[JudgedItem]:
-    """Yield the verdict about each distribution of a list."""
-    proven = proven_set(reading.items, side)
+def judge_items(
+    reading: Reading, expected: ExpectedTarget, read: Mapping[str, str] | None = None
+) -> Iterator[JudgedItem]:
+    """Yield the verdict about each distribution of a list; `read` has what wheels that were read say."""
+    proven = proven_set(reading.items, expected)
     versions = {item.name: item.version for item in reading.items if item.version}
     for item in reading.items:
         if proven and item.version and _is_same(item.version, proven.picks.get(item.name, "")):
             verdict: Verdict = "fits"
             evidence = f"the set {proven.id} of {proven.site or 'another site'} ran with it ({proven.source})"
         else:
-            verdict, evidence = _verdict(item, versions, side, expected)
-        yield JudgedItem(
-            name=item.name,
-            version=item.version or item.specifier,
-            verdict=verdict,
-            evidence=evidence,
-            line=item.line,
-        )
+            verdict, evidence = _verdict(item, versions, expected, read or {})
+        yield JudgedItem.of(item, verdict, evidence)
 
 
 def _verdict(
-    item: Item, versions: Mapping[str, str], side: Side, expected: ExpectedTarget
+    item: Item, versions: Mapping[str, str], expected: ExpectedTarget, read: Mapping[str, str]
 ) -> tuple[Verdict, str]:
     rocm = expected.backend == "rocm"
     label = item.version.partition("+")[2]
-    row = replacement(side.catalog, item.name, conda=item.installer == "conda")
+    row = replacement(expected.catalog, item.name, conda=item.installer == "conda")
     if item.url:
         return "not-judged", f"it comes from {item.url}"
     if rocm and item.installer == "conda" and _CUDA_BUILD.search(item.build):
@@ -119,7 +112,7 @@ def _verdict(
         return "not-judged", "conda installed it"
     if label:
         return of_label(label, item, versions, expected)
-    return _unlabelled(item, versions, side, expected)
+    return _unlabelled(item, versions, expected, read)
 
 
 def of_label(
@@ -127,7 +120,7 @@ def of_label(
 ) -> tuple[Verdict, str]:
     """Judge a build by what its label means; a label that says nothing about the platform is not judged."""
     named, torch = f"its label {label} means a build for", versions.get("torch", "")
-    gfx, for_torch, rocm = _GFX.findall(label), _TORCH.search(label), rocm_of(label)
+    gfx, for_torch, rocm = GFX_LABEL.findall(label), TORCH_LABEL.search(label), rocm_of(label)
     torch_rocm = rocm_of(torch.partition("+")[2])
     on_gpu = expected.backend == "rocm"
     of_rocm = expected.fit(rocm) if rocm else "fits"
@@ -174,9 +167,9 @@ def _unknown(label: str) -> str:
 
 
 def _unlabelled(
-    item: Item, versions: Mapping[str, str], side: Side, expected: ExpectedTarget
+    item: Item, versions: Mapping[str, str], expected: ExpectedTarget, read: Mapping[str, str]
 ) -> tuple[Verdict, str]:
-    catalog, rocm = side.catalog, expected.backend == "rocm"
+    catalog, rocm = expected.catalog, expected.backend == "rocm"
     with_rocm = any(name in versions for name in _ROCM_TRITONS)
     if rocm and item.name in TORCH_FAMILY and not with_rocm:
         torch = versions.get("torch", "")
@@ -194,7 +187,7 @@ def _unlabelled(
         )
     package = catalog.package.get(item.name)
     if package is None:
-        return "not-judged", NOT_READ
+        return ("fits", read[item.name]) if item.name in read else ("not-judged", "its wheel was not read")
     for release in catalog.releases_of(item.name):
         if release.version == item.version and release.is_published and expected.backend in release.backend:
             return "fits", f"it is published for {expected.backend} ({release.source})"

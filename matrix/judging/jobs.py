@@ -38,8 +38,8 @@ _OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 
 
 def check_job(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
-    """Report what is wrong in a job script; a reading without a job has nothing."""
-    if reading.job is None:
+    """Report what is wrong in a job script; a reading of anything else has nothing."""
+    if reading.directives is None:
         return
     if expected.backend == "rocm":
         yield from _check_variables(reading, expected)
@@ -55,7 +55,7 @@ def _line(reading: Reading, text: str) -> int:
 
 
 def _launches(reading: Reading) -> Iterator[tuple[int, str]]:
-    for number, words in reading.job.launches if reading.job else ():
+    for number, words in reading.launches:
         yield number, " ".join(words)
 
 
@@ -156,7 +156,7 @@ def _contradiction(reading: Reading, row: SiteVariable, stated: str) -> Finding:
 
 
 def _nodes(reading: Reading) -> int:
-    text = reading.job.directives.get("nodes", "1") if reading.job else "1"
+    text = (reading.directives or {}).get("nodes", "1")
     first = text.partition("-")[0]
     return int(first) if first.isdecimal() else 1
 
@@ -168,7 +168,7 @@ def _check_devices(reading: Reading, expected: ExpectedTarget) -> Iterator[Findi
         message = f"{listed} are set: HIP counts only the GPUs that the first one leaves, so some vanish."
         yield finding_at("job-devices", _line(reading, visible[1]), visible[1], message, fix="Set only one.")
     job = expected.catalog.job.get(expected.request.target.site)
-    directives = reading.job.directives if reading.job else {}
+    directives = reading.directives or {}
     ranks = directives.get("ntasks-per-node", "")
     texts = [*(line.text for line in reading.unread), *(text for _, text in _launches(reading))]
     if any(_LOCAL_RANK.search(text) for text in texts):
@@ -186,9 +186,9 @@ def _check_devices(reading: Reading, expected: ExpectedTarget) -> Iterator[Findi
 
 def _check_layout(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
     job = expected.catalog.job.get(expected.request.target.site)
-    if job is None or reading.job is None:
+    if job is None:
         return
-    directives = reading.job.directives
+    directives = reading.directives or {}
     words = [
         *(f"--{name}={value}" for name, value in directives.items()),
         *(t for _, t in _launches(reading)),
@@ -202,7 +202,7 @@ def _check_layout(reading: Reading, expected: ExpectedTarget) -> Iterator[Findin
 
 
 def _check_binding(reading: Reading, job: Job, text: str) -> Iterator[Finding]:
-    directives = reading.job.directives if reading.job else {}
+    directives = reading.directives or {}
     line = _line(reading, "--cpu-bind")
     is_shared = bool(job.gpu_partition) and directives.get("partition") == job.gpu_partition
     if "--cpu-bind=mask" in text and is_shared and "--exclusive" not in text:

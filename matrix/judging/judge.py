@@ -21,17 +21,18 @@ from builders.containers.image import is_local
 from builders.diagnosis import DiagnosisContext, looks_like_log, read_log
 from builders.diagnosis import read as read_pipe
 from builders.findings import SEVERITIES, Finding
-from builders.gpu.content import read_complete
+from builders.gpu.content import content_of
 from builders.installed.checks import findings_of
 from builders.probe.ask import user_packages
 from builders.recipes import recipe_as_built
 from builders.storage.files import write_atomic
+from builders.wheels.wheel import WheelReader
 from matrix.input.settings import in_project
 from matrix.judging.corrections import check, difference, fixed
-from matrix.judging.installed import installed_findings, judge_items
+from matrix.judging.installed import installed_findings
 from matrix.judging.jobs import check_images, check_job
 from matrix.judging.machine import judge_base_image, judge_machine
-from matrix.judging.nearest import CONDA_RUNTIME, again, predict
+from matrix.judging.nearest import CONDA_RUNTIME, judge_list, predict
 from matrix.judging.packages import cuda_images
 from matrix.judging.repair import replaced
 from matrix.judging.running import IMAGES, place_of, start
@@ -226,27 +227,17 @@ def _judge_reading(
         return None
     expected = expected_of(reading, context, lock)
     if reading.installed:
-        side = Side(catalog, request)
-        judged_.findings += installed_findings(reading, side)
-        judged_.distributions = list(judge_items(reading, side, expected))
-        return again(judged_, reading, context)
+        judged_.findings += installed_findings(reading, Side(catalog, request))
+        return judge_list(judged_, reading, expected, context)
     judged_.findings += check(reading, expected)
     found = [*cuda_images(reading, expected), *check_images(reading, expected), *check_job(reading, expected)]
     judged_.findings += in_order(found, reading.name)
     installs = [item for item in reading.items if item.installer != "image"]
-    if not context.args.repair and (not reading.items or (reading.job is not None and not installs)):
+    if not context.args.repair and (not reading.items or (reading.directives is not None and not installs)):
         return None  # it installs nothing
     if lock is not None and not context.args.repair and _is_of_lock(reading, lock):
-        judged_.distributions = [
-            JudgedItem(
-                name=item.name,
-                version=item.version,
-                verdict="fits",
-                evidence=f"as in {context.args.lock}",
-                line=item.line,
-            )
-            for item in reading.items
-        ]
+        as_in = f"as in {context.args.lock}"
+        judged_.distributions = [JudgedItem.of(item, "fits", as_in) for item in reading.items]
         return None
     answer = predict(judged_, reading, context)
     if lock is not None:
@@ -355,8 +346,11 @@ def _audited(wheel: Path, side: Side, expected: Expected) -> tuple[Report, list[
     evidence = {"file": wheel.name}
     findings = [replace(finding, evidence={**evidence, **finding.evidence}) for finding in audit.findings]
     target = side.request.target
-    content = read_complete(wheel) if target.backend == "rocm" else None
-    judgement = judged(content, target.gfx) if content else None
+    judgement = None
+    if target.backend == "rocm":
+        with WheelReader(wheel) as reader:
+            content = content_of(audit.contents, reader, audit.damage)
+        judgement = judged(content, target.gfx) if content else None
     if judgement and judgement.state == "does-not-fit":
         text = f"{wheel.name} {judgement.evidence}."
         findings.append(

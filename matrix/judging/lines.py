@@ -395,8 +395,6 @@ def check_conda(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]
     )
     for entry in reading.conda_lines:
         if is_pip_line(entry.text):
-            message = "conda cannot parse this; only lines of the pip section go to pip."
-            yield finding("pip-line-outside", entry, message, fix="Move it into the pip section.")
             continue
         key = conda_name(entry.text)
         entries.setdefault(key, entry)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from builders.findings import Finding
 from matrix.api import package_indexes, resolve_settings
 from matrix.input.request import make_request
-from matrix.judging.installed import NOT_READ, of_commit, of_label
+from matrix.judging.installed import judge_items, of_commit, of_label
 from matrix.judging.packages import TORCH_FAMILY, built_here, torch_index
 from matrix.judging.repair import Change, changed_versions, nearest, replaced
 from matrix.judging.target import Verdict, expect_request
@@ -50,9 +50,7 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     versions constrain the others.
     """
     outside = [item for item in reading.items if not counts_on_linux(item.marker)]
-    judged.distributions = [
-        replace(_open(item, "its marker excludes Linux"), verdict="fits") for item in outside
-    ]
+    judged.distributions = [JudgedItem.of(item, "fits", "its marker excludes Linux") for item in outside]
     reading = replace(reading, items=[item for item in reading.items if item not in outside])
     catalog, drop = context.catalog_with_image, context.args.drop
     built = built_here(reading, catalog)
@@ -85,7 +83,8 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         judged.findings.append(Finding("not-judged", "warning", error.message, error.hint))
         judged.changes = changes
         judged.distributions += [
-            _open(item, f"it comes from {item.url}" if item.url else error.message) for item in reading.items
+            JudgedItem.of(item, "not-judged", f"it comes from {item.url}" if item.url else error.message)
+            for item in reading.items
         ]
         return None
     if isinstance(answer, Resolution):
@@ -118,14 +117,6 @@ def _pages(reading: Reading) -> list[str]:
         for link in reading.find_links
         if "$" not in link
     ]
-
-
-def _open(item: Item, evidence: str) -> JudgedItem:
-    version = item.version or item.specifier
-    name = item.name or item.url
-    return JudgedItem(
-        name=name, version=version, verdict="not-judged", evidence=evidence, line=item.line, file=item.file
-    )
 
 
 class _Nearest:
@@ -229,22 +220,20 @@ def supported_rocm(request: Request, catalog: Catalog) -> Requirement | None:
     return parse_requirement(f"rocm>={releases[0]},<{major_}.{int(minor_) + 1}")
 
 
-def again(judged: Judgement, reading: Reading, context: Context) -> Resolution | None:
-    """Add whether what is installed could be installed again, and what its wheels say of the others.
+def judge_list(
+    judged: Judgement, reading: Reading, expected: ExpectedTarget, context: Context
+) -> Resolution | None:
+    """Judge a list of what is installed, and whether that could be installed again.
 
-    Return the nearest environment. What the indexes have does not change whether the installed one works.
+    Return the nearest environment. What the indexes have does not change whether the installed one works,
+    except that the wheels that they have say what a list does not.
     """
-    works, own = judged.distributions, Judgement(thing=judged.thing, kind="", against=judged.against)
+    own = Judgement(thing=judged.thing, kind="", against=judged.against)
     answer = predict(own, reading, context)
-    if any(item.verdict == "does-not-fit" for item in works) or context.args.repair:
+    read = {item.name: item.evidence for item in own.distributions if item.verdict == "fits"}
+    judged.distributions = list(judge_items(reading, expected, read))
+    if any(item.verdict == "does-not-fit" for item in judged.distributions) or context.args.repair:
         judged.changes, judged.core, judged.requirements = own.changes, own.core, own.requirements
-    read = {item.name: item for item in own.distributions if item.verdict == "fits"}
-    judged.distributions = [
-        replace(item, verdict="fits", evidence=read[item.name].evidence)
-        if item.verdict == "not-judged" and item.evidence == NOT_READ and item.name in read
-        else item
-        for item in works
-    ]
     missing = [f"{item.name} {item.version}" for item in own.distributions if item.verdict != "fits"]
     text = "It could be installed again from these indexes, as it is"
     if missing or answer is None:
@@ -309,35 +298,32 @@ def _verdicts(
     picks = {pick.name: pick for pick in answer.picks} if isinstance(answer, Resolution) else {}
     for item in reading.items:
         change, pick = changed.get(str(item)), picks.get(item.name)
-        judged = _open(item, "")
+        verdict: Verdict = "not-judged"
         if item.installer == "image":
             row = expected.catalog.image_at(item.url)
-            fit = "not-judged" if row is None else expected.fit(minor(row.rocm)) if row.rocm else "fits"
+            verdict = "not-judged" if row is None else expected.fit(minor(row.rocm)) if row.rocm else "fits"
             evidence = "the catalog knows this image" if row else "the content of the image was not read"
-            yield replace(judged, verdict=fit, evidence=evidence)
         elif item.url and "+" in item.version:
             verdict, evidence = of_label(item.version.partition("+")[2], item, versions, expected)
+            verdict = "not-judged" if verdict == "fits" else verdict
             evidence = f"{evidence}; the wheel itself was not read"
-            yield replace(judged, verdict="not-judged" if verdict == "fits" else verdict, evidence=evidence)
         elif item.url:
             evidence = f"it comes from {item.url}, and is not looked up by name"
-            yield replace(judged, evidence=evidence)
         elif item.name in stated and not (change and change.for_cuda):
             verdict, evidence = stated[item.name]
-            yield replace(judged, verdict=verdict, evidence=evidence)
         elif change:
-            source = f" ({change.source})" if change.source else ""
-            yield replace(judged, verdict="does-not-fit", evidence=change.reason + source)
+            verdict = "does-not-fit"
+            evidence = change.reason + (f" ({change.source})" if change.source else "")
         elif item.installer == "conda" and item.name in CONDA_RUNTIME:
-            yield replace(judged, verdict="fits", evidence="it has no code for a GPU")
+            verdict, evidence = "fits", "it has no code for a GPU"
         elif item.installer == "conda":
-            yield replace(judged, evidence="conda installs it")
+            evidence = "conda installs it"
         elif pick is None:
-            yield replace(judged, evidence="it was not resolved")
+            evidence = "it was not resolved"
         else:
-            risk = pick.verdict == "at-own-risk"
+            verdict = "own-risk" if pick.verdict == "at-own-risk" else "fits"
             evidence = f"{pick.pinned} resolves with the others"
-            yield replace(judged, verdict="own-risk" if risk else "fits", evidence=evidence)
+        yield JudgedItem.of(item, verdict, evidence)
 
 
 def conda_lines(reading: Reading, changes: Sequence[Change]) -> list[str]:
@@ -348,10 +334,7 @@ def conda_lines(reading: Reading, changes: Sequence[Change]) -> list[str]:
     return [
         item.text or str(item)
         for item in reading.items
-        if item.installer == "conda"
-        and item.name != "pip"
-        and str(item) not in changed
-        and not reading.installed
+        if item.installer == "conda" and item.name != "pip" and str(item) not in changed
     ]
 
 

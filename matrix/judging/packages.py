@@ -19,10 +19,12 @@ from builders.network.urls import public_index
 from matrix.judging.target import released_with
 from matrix.reading.pip_line import PipLine, file_version, url_path
 from matrix.reading.requirements import finding, finding_at
-from resolver.answers.resolve import resolve
+from resolver.answers.explain import blamed, explain_conflict
+from resolver.answers.resolve import solve
 from resolver.compiling.names import image_for_cuda, replacement
+from resolver.compiling.problem import Demand
 from resolver.errors import MatrixError, NoVersionError
-from resolver.model import Conflict, Resolution
+from resolver.model import Resolution
 from resolver.requirements import (
     TRITON_NAMES,
     is_for_cuda,
@@ -40,14 +42,15 @@ if TYPE_CHECKING:
     from matrix.reading.items import Item, Reading
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Package
-    from resolver.model import Requirement
+    from resolver.model import Request, Requirement
+    from resolver.solving.session import Refuted
 
 TORCH_FAMILY = ("torch", "torchvision", "torchaudio")
 _TORCH_INDEX = re.compile(r"download(?:-r2)?\.pytorch\.org/whl/(?:nightly/|test/)?(rocm[\d.]+|cpu|cu\d+)")
 _ROCM_LABEL = re.compile(r"rocm(?:(\d+\.\d+)|(\d)(\d)\d?(?![\d.]))")
 """Some projects write ROCm 5.6.1 as ``rocm561``."""
-_TORCH_LABEL = re.compile(r"torch(\d+(?:\.\d+)*)")
-_GFX_LABEL = re.compile(r"gfx[0-9a-f]+")
+TORCH_LABEL = re.compile(r"torch(\d+(?:\.\d+)*)")
+GFX_LABEL = re.compile(r"gfx[0-9a-f]+")
 _CUDA_LABEL = re.compile(r"(?:^|[a-z0-9.]*?[0-9.])(cu\d{2,3})(?!\d)")
 """In a label: ``cu128``, ``pt21cu121`` (PyG) or ``torch2.4.cu12``, but not ``cpu``."""
 _CUDA_TAG = re.compile(r"cuda|(?<![a-z])cu\d{2,3}(?!\d)")
@@ -466,13 +469,14 @@ def _check_cuda_extras(entries: Iterable[Item]) -> Iterator[Finding]:
 
 def _check_fit(entries: Mapping[str, Item], expected: ExpectedTarget) -> Iterator[Finding]:
     catalog = expected.catalog
-    known, answer = _resolve_known(entries, expected)
+    known, request, answer = _resolve_known(entries, expected)
     if answer is None:
         return
-    if isinstance(answer, Conflict):
-        names = {f"you asked for {requirement.text}": name for name, requirement in known.items()}
-        involved = [names[item.text] for item in answer.core if item.text in names] or [*known]
-        facts = [item.text for item in answer.core if item.text not in {*names, "you asked for base-image"}]
+    if not isinstance(answer, Resolution):
+        conflict, core = explain_conflict(request, answer)
+        involved = [name for name in known if name in blamed(core)] or [*known]
+        asked = {one.text for one in core if isinstance(one, Demand) and one.requirement}
+        facts = [item.text for item in conflict.core if item.text not in asked]
         message = f"{join_words(involved, joiner='and')} cannot be used here: {'; '.join(facts)}."
         yield finding("does-not-fit", entries[involved[0]], message, fix=_EXPLAIN)
         return
@@ -490,11 +494,11 @@ def _check_fit(entries: Mapping[str, Item], expected: ExpectedTarget) -> Iterato
 
 def _resolve_known(
     entries: Mapping[str, Item], expected: ExpectedTarget
-) -> tuple[dict[str, Requirement], Resolution | Conflict | None]:
+) -> tuple[dict[str, Requirement], Request, Resolution | Refuted | None]:
     """Resolve what the catalog knows of the wheels in a file; a torch with a label is resolved with them.
 
-    Return also the requirements that were resolved, by name. Releases that the catalog does not have are left
-    out, and so are requirements with a marker or with an extra for the CPU or CUDA.
+    Return also the requirements that were resolved, by name, and the request. Releases that the catalog does
+    not have are left out, and so are requirements with a marker or with an extra for the CPU or CUDA.
     """
     catalog = expected.catalog
     known = {
@@ -511,14 +515,15 @@ def _resolve_known(
         try:
             needs_image = any(_is_for_rocm(catalog, name) for name in known)
             if needs_image and not platform and not brings_rocm and not any(map(is_rocm_package, entries)):
-                platform = image.requirements if isinstance(resolve(catalog, image, None), Resolution) else ()
-            return known, resolve(catalog, replace(image, requirements=(*known.values(), *platform)), None)
+                platform = image.requirements if isinstance(solve(catalog, image, None), Resolution) else ()
+            request = replace(image, requirements=(*known.values(), *platform))
+            return known, request, solve(catalog, request, None)
         except NoVersionError as error:
             if known.pop(error.name, None) is None:
-                return {}, None
+                break
         except MatrixError:
-            return {}, None
-    return {}, None
+            break
+    return {}, image, None
 
 
 def _other_backend(entry: Item) -> list[str]:
@@ -736,14 +741,14 @@ def _is_published(expected: ExpectedTarget, name: str, version: str = "") -> boo
 
 def _check_label(entry: Item, torch: str, expected: ExpectedTarget) -> Iterator[Finding]:
     label = entry.pip.local
-    built = _TORCH_LABEL.search(label)
+    built = TORCH_LABEL.search(label)
     if built and torch and Version(built[1]) != Version(torch):
         message = (
             f"{entry.pip.name} was built against torch {built[1]}, but the file pins torch {torch}. The "
             "import may fail."
         )
         yield finding("other-target", entry, message, fix=_PIN)
-    gfx = _GFX_LABEL.findall(label)
+    gfx = GFX_LABEL.findall(label)
     missing = [name for name in expected.gfx if gfx and name not in gfx]
     if missing:
         message = (

@@ -73,19 +73,6 @@ class Change(msgspec.Struct, frozen=True):
     """Whether the environment may need it, and nothing takes its place."""
 
 
-class Nearest(msgspec.Struct, frozen=True):
-    """The nearest request that resolves."""
-
-    requirements: tuple[Requirement, ...]
-    reasons: Mapping[str, CoreItem]
-    """Why each relaxed version cannot stay, by name."""
-    unknown: Mapping[str, NoVersionError] = {}
-    """What no index has, or not in this version, by name; the former is not in the request.
-
-    An index need not have everything that the user's own has, so neither is a fact against it.
-    """
-
-
 def replaced(
     catalog: Catalog, wanted: Iterable[Item], drop: Collection[str] = ()
 ) -> tuple[list[Item], list[Change]]:
@@ -148,11 +135,12 @@ def nearest(
     The requirements of `request` are not relaxed, and `wanted` has none for CUDA (`replaced`). With `as_is`,
     somebody's build that no index has is unknown, and nothing is built in its place.
     """
-    return _Relaxation(catalog, request, wanted, indexes, as_is=as_is).run()
+    found = Nearest(catalog, request, wanted, indexes, as_is=as_is)
+    return found.relax() or found
 
 
-class _Relaxation:
-    """The relaxation of the pins of an environment, one after another and one step at a time."""
+class Nearest:
+    """The nearest request that resolves: pins are relaxed one after another, one step at a time."""
 
     def __init__(
         self,
@@ -172,7 +160,12 @@ class _Relaxation:
         self.least = {name: self._least(item) for name, item in self.items.items()}
         self.levels = {**self.least}
         self.reasons: dict[str, CoreItem] = {}
+        """Why each relaxed version cannot stay, by name."""
         self.unknown: dict[str, NoVersionError] = {}
+        """What no index has, or not in this version, by name; the former is not in the request.
+
+        An index need not have everything that the user's own has, so neither is a fact against it.
+        """
         self.refused: list[str] = []
         self.closer = ""
 
@@ -190,21 +183,26 @@ class _Relaxation:
         is_drafted = is_ours and item.name not in self.catalog.package
         return int(not label or is_drafted or label.startswith(("cu", "pt")))
 
-    def pins(self) -> dict[str, Requirement]:
+    def _pins(self) -> dict[str, Requirement]:
         pins = {name: requirement_of(item, self.levels[name]) for name, item in self.items.items()}
         return pins | ({"torch": parse_requirement(f"torch=={self.closer}.*")} if self.closer else {})
 
-    def solved(self) -> tuple[Request, Resolution | Refuted]:
+    @property
+    def requirements(self) -> tuple[Requirement, ...]:
+        """The requirements that resolve."""
         refused = [parse_requirement(f"torch!={version}") for version in self.refused]
-        requirements = (*self.request.requirements, *self.pins().values(), *refused)
-        asked = replace(self.request, requirements=requirements)
+        return (*self._pins().values(), *refused)
+
+    def _solved(self) -> tuple[Request, Resolution | Refuted]:
+        asked = replace(self.request, requirements=(*self.request.requirements, *self.requirements))
         return asked, solve(self.catalog, asked, self.indexes, self.keep)
 
-    def run(self) -> Nearest | Conflict:
+    def relax(self) -> Conflict | None:
+        """Relax until the rest resolves; return the conflict if it never does."""
         conflicting: list[str] = []
         while True:
             try:
-                asked, found = self.solved()
+                asked, found = self._solved()
             except NoVersionError as error:
                 self._without(error)
                 continue
@@ -225,8 +223,7 @@ class _Relaxation:
         for name in dict.fromkeys(conflicting):
             self._tighten(name)
         self._bring_torch_closer(found)
-        refused = tuple(parse_requirement(f"torch!={version}") for version in self.refused)
-        return Nearest((*self.pins().values(), *refused), self.reasons, self.unknown)
+        return None
 
     def _bring_torch_closer(self, found: Resolution) -> None:
         """Take the first newer minor release of torch that resolves, if no patch release of its own does."""
@@ -239,7 +236,7 @@ class _Relaxation:
         for number in range(want.minor + 1, have.minor):
             self.closer = f"{have.major}.{number}"
             with suppress(NoVersionError):
-                answer = self.solved()[1]
+                answer = self._solved()[1]
                 if isinstance(answer, Resolution) and not self._is_warned_of(answer):
                     return
         self.closer = ""
@@ -264,7 +261,7 @@ class _Relaxation:
         )
 
     def _pinned(self) -> set[str]:
-        return {name for name, pin in self.pins().items() if pin.specifier is not None}
+        return {name for name, pin in self._pins().items() if pin.specifier is not None}
 
     def _without(self, error: NoVersionError) -> None:
         """Relax the version that does not exist, or leave out the distribution that no index has."""
@@ -290,7 +287,7 @@ class _Relaxation:
         for level in range(self.least[name], relaxed := self.levels[name]):
             self.levels[name] = level
             with suppress(NoVersionError):
-                if isinstance(self.solved()[1], Resolution):
+                if isinstance(self._solved()[1], Resolution):
                     return
         self.levels[name] = relaxed
 

@@ -13,7 +13,7 @@ from builders.findings import Finding
 from matrix.judging.machine import ImageDocument
 from matrix.judging.repair import Change
 from matrix.judging.target import Verdict
-from matrix.reading.items import Unread
+from matrix.reading.items import Item, Unread
 from resolver.model import CoreItem
 from resolver.texts import html_table
 
@@ -37,6 +37,19 @@ class JudgedItem(msgspec.Struct, frozen=True, kw_only=True):
     line: int = 0
     file: str = ""
     """The file that has the line, if it is one that the thing names."""
+
+    @classmethod
+    def of(cls, item: Item, verdict: Verdict, evidence: str) -> JudgedItem:
+        """Return the verdict about an item of what was read."""
+        version = item.version or item.specifier
+        return cls(
+            name=item.name or item.url,
+            version=version,
+            verdict=verdict,
+            evidence=evidence,
+            line=item.line,
+            file=item.file,
+        )
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,6 @@ from resolver.errors import UsageError
 from resolver.texts import printable
 from resolver.versions import shorten
 
-NOT_CONDA = "it is not a package of conda"
 _KEYS = ("name", "dependencies", "prefix", "channels", "variables")
 _BUILD_VARIABLE = re.compile(
     r"(PIP|DS|UV|MAX|CMAKE|TORCH|PYTORCH|ROCM|HIP|HCC|GPU|APEX|FLASH|CUDA|FORCE|CUPY|HOROVOD|AITER|BNB|NVTE"
@@ -104,7 +103,11 @@ class _File:
             )
 
     def _check_spec(self, line: int, text: str) -> None:
-        if conda_item(text) is not None or is_pip_line(text):
+        if is_pip_line(text):
+            message = "conda cannot parse this; only lines of the pip section go to pip."
+            self.add("pip-line-outside", line, message, text=text, fix="Move it into the pip section.")
+            return
+        if conda_item(text) is not None:
             return
         first, dash, _ = text.partition(" - ")
         if dash and first == "pip":
@@ -314,7 +317,7 @@ def read(text: str, name: str) -> Reading:
         if item is not None:
             reading.add(item)
         else:
-            reading.unread.append(Unread(spec.line, printable(spec.text), NOT_CONDA))
+            reading.unread.append(Unread(spec.line, printable(spec.text), "it is not a package of conda"))
     add_lines(reading)
     return reading
 

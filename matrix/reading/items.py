@@ -101,15 +101,6 @@ class Unread(msgspec.Struct, frozen=True):
         return f"{where}{self.text}{f' ({self.reason})' if self.reason else ''}"
 
 
-class Job(msgspec.Struct, kw_only=True):
-    """What a job script asks Slurm for, and what it starts."""
-
-    directives: dict[str, str] = {}
-    """Options of ``#SBATCH``, by their long names."""
-    launches: list[tuple[int, list[str]]] = []
-    """Commands that start tasks or containers, as lines and words."""
-
-
 class Reading(msgspec.Struct, kw_only=True):
     """What a reader found in a file, tree or image."""
 
@@ -137,7 +128,10 @@ class Reading(msgspec.Struct, kw_only=True):
     """Of a file for pip or conda, which can be corrected."""
     lines: list[Item] = []
     """The lines of such a file that pip or conda reads, with options, as they are written."""
-    job: Job | None = None
+    directives: dict[str, str] | None = None
+    """What a script asks Slurm for (``#SBATCH``), by long names; None for what is no script."""
+    launches: list[tuple[int, list[str]]] = []
+    """The commands of a script that start tasks or containers, as lines and words."""
     content: Installed | None = None
     """The files of a tree or image."""
     platform: dict[str, str] = {}

@@ -6,7 +6,7 @@ import shlex
 
 import re2
 
-from matrix.reading.items import Job, Reading, Unread
+from matrix.reading.items import Reading, Unread
 from matrix.reading.recipe import split_by_shell
 from matrix.reading.shell import Shell
 
@@ -33,21 +33,21 @@ def read(text: str, name: str) -> Reading:
     Examples
     --------
     >>> found = read("#!/bin/bash\n#SBATCH -N 2\nexport A=1\nsrun singularity exec a.sif true\n", "job.sh")
-    >>> found.job.directives, found.variables, [item.url for item in found.items]
+    >>> found.directives, found.variables, [item.url for item in found.items]
     ({'nodes': '2'}, {'A': '1'}, ['a.sif'])
     """
-    job = Job()
     is_job = _SLURM.search(text) is not None
-    reading = Reading(kind="job script" if is_job else "shell script", name=name, job=job)
+    reading = Reading(kind="job script" if is_job else "shell script", name=name)
+    reading.directives = {}
     for number, line in enumerate(text.split("\n"), start=1):
         match = _DIRECTIVE.match(line) if line.startswith("#SBATCH") else None
         if match:
-            job.directives |= _directive(match[1])
+            reading.directives |= _directive(match[1])
             reading.unread.append(Unread(number, line.strip(), "it is a directive of Slurm", matters=False))
     shell = Shell(payload_matters=not is_job)
     shell.run(text, 1)
     shell.finish()
-    job.launches = shell.launches
+    reading.launches = shell.launches
     for item in shell.items:
         reading.add(item)
     reading.variables = shell.exported

@@ -13,8 +13,8 @@ from packaging.pylock import Package, Pylock, PylockValidationError
 
 from builders.constants import LOCK_FILE
 from builders.network.urls import public_index
-from matrix.reading.conda_list import url_item
 from matrix.reading.items import Item, Reading, Unread
+from matrix.reading.listed import url_item
 from matrix.reading.pip_line import counts_on_linux, file_version
 from resolver.errors import UsageError
 from resolver.lock import read_lock

@@ -46,21 +46,19 @@ def recognises(name: str, head: str) -> bool:
     )
 
 
-class _Lines:
-    """The lines on which texts and keys of a file are, as far as they are there only once."""
+_Lines = dict[str, int]
 
-    def __init__(self, text: str) -> None:
-        self._of_text: dict[str, int] = {}
-        self._of_key: dict[str, int] = {}
-        for number, line in enumerate(text.split("\n"), start=1):
-            if (key := _KEY.match(line)) is not None:
-                self._of_key.setdefault(key[1], number)
-            for match in _QUOTED.finditer(line):
-                self._of_text.setdefault(match[1] if match[1] is not None else match[2], number)
 
-    def of(self, text: str) -> int:
-        """Return the line of a text or key; 0 if it is not known."""
-        return self._of_text.get(text, self._of_key.get(text, 0))
+def _lines_of(text: str) -> _Lines:
+    """Return the first lines on which quoted texts and keys of a file are."""
+    texts: dict[str, int] = {}
+    keys: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        if (key := _KEY.match(line)) is not None:
+            keys.setdefault(key[1], number)
+        for match in _QUOTED.finditer(line):
+            texts.setdefault(match[1] if match[1] is not None else match[2], number)
+    return keys | texts
 
 
 def read(
@@ -85,7 +83,7 @@ def read(
         msg = f"{name} is not a valid {'TOML file' if 'pixi' in name else FILE}: {error}."
         raise UsageError(msg) from None
     reading = Reading(kind=FILE, name=name)
-    lines = _Lines(text)
+    lines = _lines_of(text)
     tool = document.tool
     has_others = any("dependencies" in table for table in tool.values() if isinstance(table, dict))
     if document.project is not None or extras or groups or (strict and not has_others):
@@ -118,13 +116,13 @@ def _read_standard(
         for key in project.dynamic:
             if key in {"dependencies", "optional-dependencies"}:
                 reason = "the build backend reads it from elsewhere"
-                reading.unread.append(Unread(lines.of(key), f"project.{key}", reason))
+                reading.unread.append(Unread(lines.get(key, 0), f"project.{key}", reason))
         kept = tuple(_valid(project.dependencies, "project.dependencies", reading, lines))
         project = replace(project, dynamic=(), dependencies=kept)
         document = replace(document, project=project)
     for key, text in requirements_of(document, path, extras, groups):
         name = "requires-python" if key == "project.requires-python" else text
-        _add(reading, text, lines.of(name), key)
+        _add(reading, text, lines.get(name, 0), key)
     optional = project.optional_dependencies if project else {}
     for extra in (more := _others(optional, extras)):
         reading.unread += _not_chosen(optional[extra], f"the extra {extra}", lines)
@@ -159,7 +157,7 @@ def _valid(texts: Sequence[str], key: str, reading: Reading, lines: _Lines) -> I
             yield text
             continue
         message = f"{shorten(printable(text))!r} is not a valid requirement."
-        evidence = {"line": lines.of(text), "text": printable(text), "key": key}
+        evidence = {"line": lines.get(text, 0), "text": printable(text), "key": key}
         fix = "Write a name, or a name and versions: torch>=2.4"
         evidence |= {"corrected": (), "fixable": False}
         reading.findings.append(Finding("not-a-requirement", "error", message, fix, evidence))
@@ -168,7 +166,7 @@ def _valid(texts: Sequence[str], key: str, reading: Reading, lines: _Lines) -> I
 def _not_chosen(texts: Iterator[str] | Sequence[str], where: str, lines: _Lines) -> Iterator[Unread]:
     for text in texts:
         yield Unread(
-            lines.of(text), printable(text), f"it is of {printable(where)}; {NOT_CHOSEN}", matters=False
+            lines.get(text, 0), printable(text), f"it is of {printable(where)}; {NOT_CHOSEN}", matters=False
         )
 
 
@@ -202,13 +200,13 @@ def _read_uv(uv: Mapping[str, Any], reading: Reading, lines: _Lines, chosen: Seq
                 for item in reading.items
             ]
     for text in filter(_is_text, uv.get("constraint-dependencies", ())):
-        item = pip_item(text, line=lines.of(text))
+        item = pip_item(text, line=lines.get(text, 0))
         reading.constraints += [item] if item else []
         reason = "it constrains what others install" if item else "it is not a requirement"
-        reading.unread.append(Unread(lines.of(text), printable(text), reason, matters=item is None))
+        reading.unread.append(Unread(lines.get(text, 0), printable(text), reason, matters=item is None))
     for key in _IGNORED_UV:
         for text in filter(_is_text, uv.get(key, ())):
-            reading.unread.append(Unread(lines.of(text), printable(text), f"uv's {key} are not read"))
+            reading.unread.append(Unread(lines.get(text, 0), printable(text), f"uv's {key} are not read"))
 
 
 def _counts(source: Mapping[str, Any], chosen: Sequence[str]) -> bool:
@@ -259,10 +257,16 @@ def _read_poetry(poetry: Mapping[str, Any], reading: Reading, lines: _Lines) -> 
 
 
 def _of_poetry(
-    name: str, stated: object, reading: Reading, lines: _Lines, *, urls: Mapping[Any, str], group: str
+    name: str,
+    stated: object,
+    reading: Reading,
+    lines: _Lines,
+    *,
+    urls: Mapping[Any, str],
+    group: str,
 ) -> None:
     row: Mapping[str, Any] = stated if isinstance(stated, dict) else {"version": stated}
-    version, line = row.get("version", "*"), lines.of(name)
+    version, line = row.get("version", "*"), lines.get(name, 0)
     shown = printable(shorten(f"{name} = {stated!r}" if isinstance(stated, dict) else f'{name} = "{stated}"'))
     specifier = _pep440(version) if isinstance(version, str) else None
     item = (
@@ -349,10 +353,10 @@ def _of_feature(table: Mapping[str, Any], reading: Reading, lines: _Lines) -> No
             row = stated if isinstance(stated, dict) else {"version": stated}
             version, build = row.get("version", "*"), row.get("build", "")
             spec = f"{name} {version}" if version != "*" else str(name)
-            item = conda_item(f"{spec} {build}".strip(), line=lines.of(str(name)))
+            item = conda_item(f"{spec} {build}".strip(), line=lines.get(str(name), 0))
             if item is None:
                 text = printable(shorten(f"{name} = {stated!r}"))
-                reading.unread.append(Unread(lines.of(str(name)), text, "it is not a package of conda"))
+                reading.unread.append(Unread(lines.get(str(name), 0), text, "it is not a package of conda"))
                 continue
             reading.add(replace(item, channel=str(row.get("channel", ""))))
     needs = table.get("pypi-dependencies")

@@ -13,8 +13,8 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-import msgspec
 import re2
+from msgspec.structs import replace
 
 from builders.findings import Finding
 from matrix.reading.items import Item, Reading, Unread
@@ -49,15 +49,13 @@ def recognises(name: str, head: str) -> bool:
     return bool(_NAMED.fullmatch(name) or _BOOTSTRAP.search(head) or _FIRST.search(head))
 
 
-class _Stage(msgspec.Struct):
-    name: str
-    base: str
-    line: int
-    shell: Shell
-    notes: list[Unread] = []
-    copied_from: list[str] = []
-    parent: int = -1
-    """The position of the stage that it builds on."""
+class _Stage(Shell):
+    def __init__(self, name: str, base: str, line: int, folder: str) -> None:
+        super().__init__(payload_matters=True, context=folder)
+        self.name, self.base, self.line = name, base, line
+        self.copied_from: list[str] = []
+        self.parent = -1
+        """The position of the stage that it builds on."""
 
 
 def read(text: str, name: str) -> Reading:
@@ -80,15 +78,15 @@ def read(text: str, name: str) -> Reading:
     kept = {id(stage) for stage in chain}
     copied = {source for stage in chain for source in stage.copied_from}
     for number, stage in enumerate(stages):
-        stage.shell.finish()
+        stage.finish()
         if id(stage) in kept:
             _add(reading, stage, is_first=stage is chain[0])
             continue
         matters = bool(copied & {stage.name, str(number)})
         reason = f"it is of stage {stage.name or number}, on which the last stage does not build"
-        for item in stage.shell.items:
+        for item in stage.items:
             reading.unread.append(Unread(item.line, item.text, reason, matters))
-        rest = [msgspec.structs.replace(each, matters=False) for each in (*stage.shell.unread, *stage.notes)]
+        rest = [replace(each, matters=False) for each in stage.unread]
         reading.unread += [Unread(stage.line, f"FROM {printable(stage.base)}", reason, False), *rest]
     reading.unread.sort(key=lambda each: each.line)
     return reading
@@ -105,20 +103,19 @@ def _chain(stages: Sequence[_Stage]) -> list[_Stage]:
 
 
 def _add(reading: Reading, stage: _Stage, *, is_first: bool) -> None:
-    shell = stage.shell
     if is_first and stage.base:
         text = printable(f"FROM {stage.base}")
         reading.items.append(
             Item(name="", url=printable(stage.base), installer="image", line=stage.line, text=text)
         )
-    for item in shell.items:
+    for item in stage.items:
         reading.add(item)
-    reading.unread += [*shell.unread, *stage.notes]
-    reading.variables |= shell.exported
-    reading.channels += shell.channels
-    reading.find_links += shell.find_links
-    reading.constraints += shell.constraints
-    reading.findings += [split_by_shell(line, text) for line, text in shell.split_by_shell]
+    reading.unread += stage.unread
+    reading.variables |= stage.exported
+    reading.channels += stage.channels
+    reading.find_links += stage.find_links
+    reading.constraints += stage.constraints
+    reading.findings += [split_by_shell(line, text) for line, text in stage.split_by_shell]
 
 
 def split_by_shell(line: int, text: str) -> Finding:
@@ -174,7 +171,7 @@ def _of_dockerfile(text: str, folder: str) -> list[_Stage]:
             stage = _stage(match[2], number, before, folder)
             stage.parent = positions.get(stage.base.lower(), -1)
             if stage.parent >= 0:
-                stage.shell.inherit(stages[stage.parent].shell)
+                stage.inherit(stages[stage.parent])
             positions |= {key: len(stages) for key in (stage.name.lower(), str(len(stages))) if key}
             stages.append(stage)
             continue
@@ -183,8 +180,8 @@ def _of_dockerfile(text: str, folder: str) -> list[_Stage]:
                 _set(before, match[2], exported=False)
             elif line.strip():
                 # A fragment has no FROM; its ARGs belong to it.
-                stages.append(_Stage("", "", 1, Shell(payload_matters=True, context=folder)))
-                stages[0].shell.values |= before.values
+                stages.append(_Stage("", "", 1, folder))
+                stages[0].values |= before.values
         if stages and line.strip():
             _instruction(stages[-1], name, match[2] if match else line, number, before)
     return stages
@@ -194,35 +191,34 @@ def _stage(rest: str, number: int, before: Shell, folder: str) -> _Stage:
     words = [word for word in before.expand(rest).split() if not word.startswith("--")]
     base = words[0] if words else ""
     name = words[2] if len(words) > 2 and words[1].lower() == "as" else ""  # noqa: PLR2004
-    return _Stage(name, base, number, Shell(payload_matters=True, context=folder))
+    return _Stage(name, base, number, folder)
 
 
 def _instruction(stage: _Stage, name: str, rest: str, number: int, before: Shell) -> None:
-    shell = stage.shell
     shown = printable(shorten(f"{name} {' '.join(rest.split())}".strip(), _LONGEST_SHOWN))
     if name == "RUN":
-        folder = shell.directory
+        folder = stage.directory
         flags = _FLAGS.match(rest)
-        _mount(shell, flags[0] if flags else "")
+        _mount(stage, flags[0] if flags else "")
         script = _of_exec_form(rest[flags.end() :] if flags else rest)
-        shell.run(script, number)
-        shell.directory = folder
+        stage.run(script, number)
+        stage.directory = folder
         return
     if name == "ENV":
-        _set(shell, rest, exported=True)
+        _set(stage, rest, exported=True)
     elif name == "ARG":
-        _set(shell, rest, exported=False)
+        _set(stage, rest, exported=False)
         if "=" not in rest:
-            shell.values |= {key: before.values[key] for key in rest.split() if key in before.values}
+            stage.values |= {key: before.values[key] for key in rest.split() if key in before.values}
     elif name == "WORKDIR":
-        shell.enter(shell.expand(rest.strip()))
+        stage.enter(stage.expand(rest.strip()))
     elif name in {"COPY", "ADD"} and (source := re2.search(r"--from=(\S+)", rest)):
         stage.copied_from.append(source[1])
     elif name in {"COPY", "ADD"}:
-        words = [word for word in shell.expand(_of_exec_form(rest)).split() if not word.startswith("--")]
-        shell.copy(words)
+        words = [word for word in stage.expand(_of_exec_form(rest)).split() if not word.startswith("--")]
+        stage.copy(words)
     reason = "it installs no package" if name else "it is no instruction"
-    stage.notes.append(Unread(number, shown, reason, not name or name == "ONBUILD"))
+    stage.unread.append(Unread(number, shown, reason, not name or name == "ONBUILD"))
 
 
 def _mount(shell: Shell, flags: str) -> None:
@@ -266,9 +262,9 @@ def _of_definition(text: str, folder: str) -> list[_Stage]:
             pairs = (line.strip().partition("=") for line in lines if "=" in line)
             arguments |= {key: value.strip("\"'") for key, _, value in pairs}
         if section == "bootstrap" or not stages:
-            stages.append(_Stage("", "", start, Shell(payload_matters=True, context=folder)))
+            stages.append(_Stage("", "", start, folder))
         if section in {"post", "setup", "environment"}:
-            stages[-1].shell.run("\n".join(lines), start)
+            stages[-1].run("\n".join(lines), start)
             continue
         if section == "from":
             stages[-1].base, stages[-1].line = rest, start
@@ -280,7 +276,7 @@ def _of_definition(text: str, folder: str) -> list[_Stage]:
             if line.strip() and not line.lstrip().startswith("#"):
                 shown = printable(shorten(line.strip(), _LONGEST_SHOWN))
                 reason = f"it is of the section {section or 'header'}"
-                stages[-1].notes.append(Unread(number, shown, reason, matters=False))
+                stages[-1].unread.append(Unread(number, shown, reason, matters=False))
     return stages
 
 
@@ -290,7 +286,7 @@ def _files(stage: _Stage, rest: str, lines: Sequence[str]) -> None:
         stage.copied_from.append(source[1])
         return
     for words in map(str.split, lines):
-        stage.shell.copy(words if len(words) > 1 else words * 2)
+        stage.copy(words if len(words) > 1 else words * 2)
 
 
 def _filled(lines: list[str], arguments: Mapping[str, str]) -> list[str]:

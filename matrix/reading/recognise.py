@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from builders.machine.limited import limited
 from matrix.reading import (
     conda_file,
-    conda_list,
     easyconfig,
     installed,
     job_script,
+    listed,
     locks,
-    pip_output,
     project,
     recipe,
     requirements,
@@ -23,6 +22,7 @@ from resolver.texts import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
 
     from matrix.reading.items import Reading
 
@@ -32,16 +32,10 @@ _HEAD = 4096
 """How much of a text the readers see to recognise it, in characters."""
 
 
-class _Reader(Protocol):
-    def recognises(self, name: str, head: str, /) -> bool: ...
-
-    def read(self, text: str, name: str, /) -> Reading: ...
-
-
-READERS: tuple[_Reader, ...] = (
-    locks, project, easyconfig, conda_file, conda_list, pip_output, job_script, recipe, requirements,
+READERS: tuple[ModuleType, ...] = (
+    locks, project, easyconfig, conda_file, listed, job_script, recipe, requirements,
 )  # fmt: skip
-"""In this order; the last one reads what no other recognises."""
+"""Modules with `recognises` and `read`, in this order; the last one reads what no other recognises."""
 
 
 def read(path: Path, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> Reading:
@@ -64,4 +58,5 @@ def read_described(text: str, name: str, extras: Sequence[str] = (), groups: Seq
     if extras or groups:
         msg = f"{name} is not a project, so it has no extras and no dependency groups."
         raise UsageError(msg, hint="Leave out --extra and --group.")
-    return reader.read(text, name)
+    reading: Reading = reader.read(text, name)
+    return reading

@@ -11,7 +11,7 @@ import posixpath
 import re
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -128,13 +128,6 @@ class _Clone(msgspec.Struct):
     built: bool = False
 
 
-class _Token(NamedTuple):
-    kind: str
-    """``word``, ``redirect``, ``here`` or ``end``."""
-    text: str
-    line: int
-
-
 def commands(text: str) -> Iterator[Command]:
     r"""Yield the commands of a script, split as a POSIX shell splits them.
 
@@ -144,21 +137,21 @@ def commands(text: str) -> Iterator[Command]:
     [['A=1', 'pip', 'install', 'numpy<2'], ['make', '-j']]
     """
     current = Command(0)
-    for token in _tokens(text):
-        if token.kind == "end":
+    for kind, part, line in _tokens(text):
+        if kind == "end":
             if current.words or current.here:
                 yield current
-            current = Command(token.line)
-        elif token.kind == "word":
-            current.line = current.line if current.words else token.line
-            current.words.append(token.text)
-        elif token.kind == "redirect":
-            current.redirected.append(token.text)
+            current = Command(line)
+        elif kind == "word":
+            current.line = current.line if current.words else line
+            current.words.append(part)
+        elif kind == "redirect":
+            current.redirected.append(part)
         else:
-            current.here, current.here_line = token.text, token.line
+            current.here, current.here_line = part, line
 
 
-def _tokens(text: str) -> Iterator[_Token]:  # noqa: C901, PLR0912  one scan over all kinds of pieces
+def _tokens(text: str) -> Iterator[tuple[str, str, int]]:  # noqa: C901, PLR0912  one scan over all kinds of pieces
     position = line = 0
     word: str | None = None
     operator = glued = ""  # of a redirection, whose target is the next word
@@ -182,10 +175,10 @@ def _tokens(text: str) -> Iterator[_Token]:  # noqa: C901, PLR0912  one scan ove
             if operator in {"<<", "<<-"}:
                 waiting.append(word)
             elif glued:
-                yield _Token("redirect", f"{glued}{operator}{word}", line)
+                yield "redirect", f"{glued}{operator}{word}", line
             operator = glued = ""
         elif word is not None:
-            yield _Token("word", word, line)
+            yield "word", word, line
         if kind == "redirect":
             glued = word if word and part in {"<", ">"} and text[position : position + 1].strip() else ""
             operator = part
@@ -194,14 +187,14 @@ def _tokens(text: str) -> Iterator[_Token]:  # noqa: C901, PLR0912  one scan ove
         if part == "\n":
             for last in waiting:
                 here, position = _here_document(text, position, last)
-                yield _Token("here", here, line)
+                yield "here", here, line
                 line += here.count("\n") + 1
             waiting = []
         if kind == "end":
-            yield _Token("end", part, line)
+            yield "end", part, line
     if word is not None and not operator:
-        yield _Token("word", word, line)
-    yield _Token("end", "", line)
+        yield "word", word, line
+    yield "end", "", line
 
 
 def _here_document(text: str, start: int, last: str) -> tuple[str, int]:

@@ -207,6 +207,7 @@ def _row(
 
 
 _ORIGINS = {"base-image": "in the base image", "request": "you asked for it", "site": "of {site}"}
+_PUBLISHED = " is published at "
 _TELLING = (
     " is published with ",
     " is built for ",
@@ -215,7 +216,7 @@ _TELLING = (
     " can be compiled for ",
     " is in AMD's driver table",
     " contains ",
-    " is published at ",
+    _PUBLISHED,
     " requires ",
     " is ",
 )
@@ -226,34 +227,40 @@ _DETAILS = re.compile(r", with | \(\d+ in all\)")
 
 def reason_of(pick: Distribution, resolution: Resolution) -> str:
     """Return the most important reason for a version, as part of a sentence."""
+    return weighed_reason(pick, resolution)[0]
+
+
+def weighed_reason(pick: Distribution, resolution: Resolution) -> tuple[str, bool]:
+    """Return `reason_of`, and whether it says more than who asked for it or where it is from."""
     for requirement in resolution.request.requirements:
         if requirement.name == pick.name and requirement.text != pick.name:
-            return f"you asked for {requirement.text}"
+            return f"you asked for {requirement.text}", True
     window = resolution.driver_window
     if pick.name == "kernel-driver" and window and pick.origin == "site":
-        return f"in use at {resolution.target.site} since {window.since}"
+        return f"in use at {resolution.target.site} since {window.since}", True
     advice = next((fact.text for fact in pick.facts if _ADVICE.search(fact.text)), "")
     if advice:
-        return advice
+        return advice, True
     if pick.name != "base-image" and pick.kind == "platform" and pick.origin in _ORIGINS:
-        return _ORIGINS[pick.origin].format(site=_site(resolution.target))
+        return _ORIGINS[pick.origin].format(site=_site(resolution.target)), pick.origin != "request"
     facts = (
         sorted(pick.facts, key=lambda fact: STATUS_RANK[fact.status])
         if pick.support == "inferred"
         else pick.facts
     )
     users = [fact.text for fact in facts if f" requires {pick.name}" in fact.text]
+    is_used = bool(users)
     users += ["you asked for it" for each in resolution.request.requirements if each.name == pick.name]
     own = [fact.text for fact in facts if fact.text.startswith(f"{pick.name} ")]
     if users:  # where it is from is no reason
-        own = [text for text in own if " is published at " not in text]
+        own = [text for text in own if _PUBLISHED not in text]
     for part in _TELLING:
         for text in own:
             if part in text:
                 clause = _DETAILS.split(text[text.index(part) + 1 :].removeprefix("is "))[0]
                 torch = resolution.version_of("torch") if part == " requires torch " else ""
-                return f"for torch {torch} ({clause})" if torch else clause
-    return next(iter([*users, *(fact.text for fact in pick.facts)]), "")
+                return f"for torch {torch} ({clause})" if torch else clause, part != _PUBLISHED
+    return next(iter([*users, *(fact.text for fact in pick.facts)]), ""), is_used or not users
 
 
 def _reason_text(pick: Distribution, resolution: Resolution) -> str:

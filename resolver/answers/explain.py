@@ -11,7 +11,6 @@ import msgspec
 
 from resolver.compiling.clauses import OTHER_ARCHITECTURES
 from resolver.compiling.problem import ABSENT, ALWAYS, Demand, Link, Relation, RelationRow
-from resolver.compiling.request import NEEDS_PYTHON
 from resolver.model import Conflict, CoreItem
 from resolver.solving.search import Search
 from resolver.solving.session import Session, conflicting, minimal, state
@@ -139,7 +138,7 @@ def _core(refuted: Refuted) -> list[Constraint]:
         *sorted(session.problem.demands, key=lambda demand: demand.kind == "request"),
     ]
     core = minimal(items, used)
-    return [item for item in core if not (isinstance(item, Demand) and item.text == NEEDS_PYTHON)]
+    return [item for item in core if not (isinstance(item, Demand) and item.implied)]
 
 
 def blamed(core: Iterable[Constraint]) -> set[str]:

@@ -16,7 +16,6 @@ from resolver.answers.explain import LinkGroup, blamed
 from resolver.compiling import compile_problem
 from resolver.compiling.problem import Demand, Link, Problem
 from resolver.compiling.problem_builder import advice_for, is_advised
-from resolver.compiling.request import demand_text
 from resolver.errors import MatrixError
 from resolver.facts.schema import PLATFORM
 from resolver.model import IMAGE, Preinstalled, Request, Requirement, Suggestion
@@ -446,12 +445,10 @@ class _Trials:
 
     def _demands(self, problem: Problem, relaxed: Request) -> list[Demand]:
         """Return the demands that remain when pins are removed or requirements left out."""
-        requested = {demand_text(requirement) for requirement in self._request.requirements}
-        kept = {demand_text(requirement) for requirement in relaxed.requirements}
         names = {requirement.name for requirement in relaxed.requirements}
         demands = []
         for demand in problem.demands:
-            if demand.text not in requested or demand.text in kept:
+            if demand.requirement is None or demand.requirement in relaxed.requirements:
                 demands.append(demand)
             elif demand.variable.name in names:
                 demands.append(replace(demand, mask=demand.variable.present))

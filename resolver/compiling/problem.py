@@ -22,7 +22,7 @@ from resolver.versions import Versions, minor, parse_specifier
 if TYPE_CHECKING:
     from resolver.facts.schema import Status
     from resolver.indexes import File
-    from resolver.model import Candidate, Fact
+    from resolver.model import Candidate, Fact, Requirement
     from resolver.versions import Specifier
 
 
@@ -177,6 +177,10 @@ class Demand(msgspec.Struct, eq=False):
     source: str
     of_target: bool = False
     """Whether it limits the target, which a site often sets, and not the distributions to install."""
+    requirement: Requirement | None = None
+    """The requirement of the request that it is."""
+    implied: bool = False
+    """Whether it is part of any request, so that it explains nothing."""
 
 
 class Problem(msgspec.Struct, eq=False):

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property, reduce
 from itertools import product
 from operator import and_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -238,11 +238,17 @@ class ProblemBuilder:
         return reduce(and_, (table[number] for table in tables), self.variables[target].present)
 
     def demand_requested(
-        self, name: str, allowed: Test, text: str, *, optional: bool = False, of_target: bool = False
+        self,
+        name: str,
+        allowed: Test,
+        text: str,
+        *,
+        optional: bool = False,
+        **more: Any,  # noqa: ANN401
     ) -> None:
-        """Add a demand of the request."""
+        """Add a demand of the request, with other fields of the `Demand`."""
         mask = allowed(self.variables[name]) | (ABSENT if optional else 0)
-        self._demands.append(Demand(self.variables[name], mask, text, "request", REQUEST, of_target))
+        self._demands.append(Demand(self.variables[name], mask, text, "request", REQUEST, **more))
 
     def demand_stated(
         self, name: str, allowed: Test, text: str, source: str, *, optional: bool = False

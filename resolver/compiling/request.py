@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from resolver.model import Candidate
 
 
-NEEDS_PYTHON = "distributions need Python"
-"""The text of the demand for any Python, which needs no explanation."""
-
-
 def compile_request(builder: ProblemBuilder) -> None:
     """Add the demands of the target and of the request."""
     target = builder.target
@@ -60,7 +56,7 @@ def compile_request(builder: ProblemBuilder) -> None:
     _demand_device_code(builder)
     demand_limits(builder)
     if builder.open_world:
-        builder.demand_requested("python", any_candidate, NEEDS_PYTHON)
+        builder.demand_requested("python", any_candidate, "distributions need Python", implied=True)
 
 
 def _demand_python_of_machine(builder: ProblemBuilder, python: str) -> None:
@@ -90,7 +86,8 @@ def _demand_under_marker(
     builder: ProblemBuilder, requirement: Requirement, allowed: Test, text: str, *, optional: bool = False
 ) -> None:
     if not requirement.marker:
-        builder.demand_requested(requirement.name, allowed, text, optional=optional)
+        asked = None if optional else requirement
+        builder.demand_requested(requirement.name, allowed, text, optional=optional, requirement=asked)
     elif applying := _applying_pythons(builder, requirement):
         clause = Clause(version_in(applying), allowed, Fact(text, "documented", REQUEST))
         builder.relate("python", requirement.name, [clause], when_present=optional)

@@ -91,7 +91,7 @@ def judged(row: ProvenSet, pins: Mapping[str, str], name: str) -> Judgement:
     expected = expect_request(side.request, CATALOG, "pip")
     result = Judgement(thing=name, kind=reading.kind, against=row.site, unread=reading.unread)
     result.findings = list(installed_findings(reading, side))
-    result.distributions = list(judge_items(reading, side, expected))
+    result.distributions = list(judge_items(reading, expected))
     conclude(result, row.site)
     return result
 

@@ -19,7 +19,7 @@ from builders.containers.inspection import ImageFacts, ImagePython, as_row, with
 from builders.containers.sbom import sbom_of
 from matrix.cli import main
 from matrix.input.request import read_preinstalled
-from matrix.reading import pip_output
+from matrix.reading import listed
 from matrix.reading.recognise import read
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
@@ -320,7 +320,7 @@ def test_pip_list_formats_agree_for_any_list(installed: dict[str, str]) -> None:
         json.dumps([{"name": name, "version": version} for name, version in installed.items()]),
     ]
     for form in forms:
-        items = pip_output.read(form, "list.txt").items
+        items = listed.read(form, "list.txt").items
         assert {item.name: item.version for item in items} == installed
 
 

@@ -322,7 +322,7 @@ def test_large_files_are_read_in_a_second(name: str) -> None:
 
 
 def test_readers_are_chosen_by_name_and_content() -> None:
-    assert len({reader.__name__ for reader in READERS}) == len(READERS)  # type: ignore[attr-defined]
+    assert len({reader.__name__ for reader in READERS}) == len(READERS)
     kinds = {
         ("x.toml", "[tool.poetry.dependencies]\ntorch = '^2'\n"): "pyproject.toml",
         ("a.txt", "FROM rocm/pytorch:latest\nRUN pip install apex\n"): "Dockerfile",

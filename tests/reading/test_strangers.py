@@ -52,10 +52,9 @@ def test_job_script_has_directives_variables_and_launches() -> None:
     (stranger,) = (each for each in STRANGERS if each.file == "run_ddp_torchrun.sh")
     Path(stranger.file).write_text(stranger.text)
     reading = read(Path(stranger.file))
-    assert reading.job is not None
-    assert reading.job.directives == {"partition": "standard-g", "gpus-per-node": "8"}
+    assert reading.directives == {"partition": "standard-g", "gpus-per-node": "8"}
     assert reading.variables == {"NCCL_NET_GDR_LEVEL": "PHB"}
-    ((line, words),) = reading.job.launches
+    ((line, words),) = reading.launches
     assert (line, words[:3]) == (11, ["srun", "singularity", "exec"])
 
 
