@@ -395,6 +395,39 @@ def test_build_script_replaces_container_only_after_success(readme: User) -> Non
     assert {path.name for path in readme.work.iterdir()} == before
 
 
+TUTORIAL = """\
+set -e
+matrix() { {python} -m matrix "$@"; }
+module() { :; }
+srun() { while [[ $1 = -* ]]; do case $1 in --*) shift;; *) shift 2;; esac; done; "$@"; }
+"""
+"""STAND-INS for the commands of a cluster, before the blocks of the tutorial."""
+
+
+@pytest.mark.long
+def test_steps_of_the_tutorial_run_as_they_stand_there(readme: User) -> None:
+    """Its blocks for wheels, files and container run with the lock of its command, which is README's."""
+    page = (PROJECT / "docs" / "tutorial.md").read_text()
+    assert shlex.join(["matrix", *readme.command()]).startswith(
+        shlex.join(shlex.split(re.findall(r"(?m)^matrix build-container .*", page)[0]))
+    )
+    sections = dict(re.findall(r"(?ms)^## ([^\n]+)\n(.*?)(?=^## |\Z)", page))
+    blocks = [
+        re.findall(r"(?ms)^```\n(.*?)^```$", sections[title])[0]
+        for title in ("Build the wheels", "Build the container")
+    ]
+    (readme.work / "train.sif").unlink()
+    head = TUTORIAL.replace("{python}", str(readme.rig.python))
+    environment = readme.building | readme.rig.with_project
+    done = readme.run("bash", "-c", head + "".join(blocks), **environment)
+    assert done.returncode == 4, (done.stdout + done.stderr)[-4000:]  # checked, without a GPU
+    steps = ("0 missing. Cache: ", "Nothing to build.", "distributions match the lock.", "Built ./train.sif")
+    places = [done.stdout.find(text) for text in steps]
+    assert places == sorted(places), done.stdout
+    assert places[0] >= 0, done.stdout
+    assert "not-judged" in done.stdout
+
+
 def check_four_wheels(user: User) -> None:
     """Check the container with Apex, DeepSpeed, flash-attention and bitsandbytes."""
     locked = {normalize_name(pick.name): pick.pinned for pick in user.lock.distributions}
