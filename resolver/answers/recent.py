@@ -56,12 +56,13 @@ def recent(
             continue
         before, platform, yielded = _version(solver, name), _platform(solver), len(kept)
         while newer is not None:
+            current = _version(solver, name)
             try:
                 found = solve([*kept, newer])
             except TooLargeError:
                 found = None
             if found is None:
-                held = list(_held_back(solver, name, newer, names))
+                held = list(_held_back(solver, (name, current), newer, names))
                 solve(kept)
                 if held or not _exclude_for_cuda(solver, name):
                     notices += held
@@ -180,12 +181,15 @@ def _yielded(solver: Solver, name: str, before: str, platform: dict[str, str]) -
     return Notice("years-back", name, text)
 
 
-def _held_back(solver: Solver, name: str, newer: Assumption, names: Collection[str]) -> Iterator[Notice]:
-    """Yield what a proof names as the reason that nothing much newer of a project is possible.
+def _held_back(
+    solver: Solver, chosen: tuple[str, str], newer: Assumption, names: Collection[str]
+) -> Iterator[Notice]:
+    """Yield what a proof names as the reason that nothing much newer than a chosen release is possible.
 
     It is other requirements of the request, an extra that newer releases do not have, or what a newer release
     requires, if that is not only for CUDA.
     """
+    name, version = chosen
     reasons = solver.session.refuting([newer])
     links = [reason for reason in reasons if isinstance(reason, Link)]
     others = {reason.variable.name for reason in reasons if isinstance(reason, Demand)}
@@ -203,7 +207,10 @@ def _held_back(solver: Solver, name: str, newer: Assumption, names: Collection[s
         newest = max(own, key=lambda link: version_key(link.version))
         why = f"none of which resolves: {newest.subject} {newest.version} {newest.predicate}"
     if why:
-        yield Notice("years-back", name, f"{name} has releases that are {_FAR} newer, {why}.")
+        what = (
+            "not known for wrong results" if _gives_wrong_results(solver, name, version) else f"{_FAR} newer"
+        )
+        yield Notice("years-back", name, f"{name} has releases that are {what}, {why}.")
 
 
 def _exclude_for_cuda(solver: Solver, name: str) -> bool:

@@ -157,6 +157,16 @@ def test_older_release_within_the_bound_is_taken_if_newer_ones_are_for_cuda(cata
     assert any("boosted 0.5.2 of 2025-01-11 was chosen" in text for text in answer.warnings)
 
 
+def test_request_for_a_rocm_keeps_a_release_with_wrong_results(catalog: Catalog) -> None:
+    answer = answered(catalog, "bitsandbytes rocm==6.3.*", FakeIndexes({}), site="dardel")
+    assert version(answer, "bitsandbytes") == "0.49.2"
+    (said,) = (text for text in answer.warnings if "has releases" in text)
+    assert (
+        said
+        == "bitsandbytes has releases that are not known for wrong results, which do not fit rocm==6.3.*."
+    )
+
+
 @pytest.mark.parametrize("site", ["lumi-g", "frontier", "setonix", "dardel", "adastra", "tuolumne"])
 def test_release_with_wrong_results_is_not_chosen_if_another_resolves(site: str, catalog: Catalog) -> None:
     """As bitsandbytes 0.49.2 was chosen where the site's ROCm 6.3 comes first."""
