@@ -9,7 +9,7 @@ from msgspec.structs import astuple, replace
 
 from resolver.answers.resolution import generations, recipe_edges, with_labels, without_cycles
 from resolver.compiling.clauses import REQUEST
-from resolver.compiling.known_bad import broken_combinations, notice_of
+from resolver.compiling.known_bad import known_bad_warnings
 from resolver.compiling.names import near_names
 from resolver.compiling.problem import is_prerelease
 from resolver.errors import EnvironmentLacksError, SourceError
@@ -81,12 +81,8 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
     left += tuple(str(notice) for notice in answer.lacking() if notice.id == "url-not-locked")
     unasked = [pick for pick in distributions if _is_unasked(pick, answer)]
     versions = {pick.name: pick.version for pick in picks}
-    open_names = {pick.name for pick in added}
-    known_bad = [
-        notice_of(row, title)
-        for row, title in broken_combinations(answer.catalog, resolution.target, versions)
-        if row.is_shown and open_names & row.combination.keys()
-    ]
+    variants = {pick.name: pick.variant for pick in picks}
+    known_bad = known_bad_warnings(answer.catalog, resolution.target, versions, variants)
     return replace(
         resolution,
         picks=(*platform, *distributions),
@@ -97,7 +93,7 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
         notes=(*resolution.notes, *_incomplete(unasked), *_exclusions(resolution.request)),
         warnings=(
             *resolution.warnings,
-            *known_bad,
+            *(one for one in known_bad if one not in resolution.warnings),
             *_warnings(answer),
             *_contents(added),
             *_untried(distributions),
