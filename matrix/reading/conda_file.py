@@ -326,24 +326,14 @@ def _listed(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, CommentedSeq) else []
 
 
-def _load(text: str, name: str) -> tuple[object, DuplicateKeyError | None]:
+def _load(text: str, name: str, *, duplicates: bool = False) -> tuple[object, DuplicateKeyError | None]:
     """Parse a file; return also the error if conda rejects it because a key is there twice."""
     yaml = YAML()
+    yaml.allow_duplicate_keys = duplicates
     try:
-        return read_tree(yaml, text, name), None
-    except UsageError as error:
-        duplicate = error.__context__
-        if not isinstance(duplicate, DuplicateKeyError):
-            raise
-    yaml = YAML()
-    yaml.allow_duplicate_keys = True
-    return read_tree(yaml, text, name), duplicate
-
-
-def read_tree(yaml: YAML, text: str, name: str) -> object:
-    """Parse YAML."""
-    try:
-        return yaml.load(text)
+        return yaml.load(text), None
+    except DuplicateKeyError as error:
+        return _load(text, name, duplicates=True)[0], error
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         lines = _LINE_BREAK.split(text)
