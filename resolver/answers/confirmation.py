@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 
 _EXTRA, _OR = re.compile(r"""\bextra\s*==\s*["']\w"""), re.compile(r"\bor\b")
+_AT_A_TIME = 4
+"""Requirements that resolvelib resolves together."""
 _REQUEST = ""
 """In place of the name of a distribution: the request."""
 
@@ -83,20 +85,21 @@ def confirm(lock: Resolution, recorded: Mapping[str, Recorded], closed: Collecti
 def _reached(provider: _LockProvider) -> set[str]:
     """Return everything that the request, or what it keeps, requires directly or indirectly.
 
-    resolvelib takes quadratic time in the number of distributions. So it resolves the request alone, and then
-    each distribution with what that requires itself. As the lock has one candidate for each name, this
-    accepts the same locks as one resolution of everything.
+    resolvelib takes quadratic time in the number of requirements. So it resolves each distribution, and the
+    request, with only a few of its own requirements at a time. As the lock has one candidate for each name,
+    this accepts the same locks as one resolution of everything.
     """
-    reached: set[str] = set()
+    reached = set(provider.kept)
     left = [_REQUEST, *provider.kept]
     while left:
         key = left.pop()
-        roots = provider.roots() if key == _REQUEST else [_Need(key, key, is_met=True)]
-        provider.subject = key
-        resolver = resolvelib.Resolver(provider, resolvelib.BaseReporter())
-        found = resolver.resolve(roots, max_rounds=len(provider.chosen) + 1).mapping
-        left += found.keys() - reached
-        reached |= found.keys()
+        needs = list(provider.needs_of(key))
+        for start in range(0, len(needs), _AT_A_TIME):
+            provider.dependencies = {key: needs[start : start + _AT_A_TIME]}
+            resolver = resolvelib.Resolver(provider, resolvelib.BaseReporter())
+            found = resolver.resolve([_Need(key, key, is_met=True)], max_rounds=_AT_A_TIME + 2).mapping
+            left += found.keys() - reached - {key}
+            reached |= found.keys()
     return reached
 
 
@@ -104,8 +107,8 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
     """What is in the lock, and the recorded requirements of its distributions."""
 
     def __init__(self, lock: Resolution, recorded: Mapping[str, Recorded], closed: Collection[str]) -> None:
-        self.subject = _REQUEST
-        """The candidate whose dependencies are asked for."""
+        self.dependencies: Mapping[str, Sequence[_Need]] = {}
+        """The requirements of a candidate that are resolved now."""
         self.violated: list[str] = []
         """The requirements on the first name that the lock does not have in an allowed version."""
         self._request = lock.request
@@ -121,6 +124,7 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
         for name, pick in self._picks.items():
             extras = (canonicalize_name(extra) for extra in (pick.variant, *pick.extras) if extra)
             self.chosen |= {f"{name}[{extra}]": pick.version for extra in extras}
+        self.chosen[_REQUEST] = ""
         environment = Environment(_requested_patch(lock.request) or lock.target.python or "")
         self._patches = environment.patches
         self._variables = environment.variables
@@ -129,11 +133,6 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
         self._overrides = self._by_name(lock.request.overrides)
         limits = self._by_name(lock.request.constraints)
         self._limits = {name: [limit.specifier for limit in stated] for name, stated in limits.items()}
-
-    def roots(self) -> Iterator[_Need]:
-        """Yield the requirements of the request."""
-        for requirement in self._request.requirements:
-            yield from self._stated(requirement.text, "the request")
 
     def identify(self, requirement_or_candidate: _Need | str) -> str:
         one = requirement_or_candidate
@@ -163,9 +162,14 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
     def is_satisfied_by(self, requirement: _Need, candidate: str) -> bool:  # noqa: ARG002
         return requirement.is_met
 
-    def get_dependencies(self, candidate: str) -> Iterator[_Need]:
-        """Yield what was recorded of `subject`, a distribution or an extra of it, and nothing of others."""
-        if candidate != self.subject:
+    def get_dependencies(self, candidate: str) -> Sequence[_Need]:
+        return self.dependencies.get(candidate, ())
+
+    def needs_of(self, candidate: str) -> Iterator[_Need]:
+        """Yield the requirements of the request, or what was recorded of a distribution or an extra of it."""
+        if candidate == _REQUEST:
+            for requirement in self._request.requirements:
+                yield from self._stated(requirement.text, "the request")
             return
         name, _, extra = candidate.rstrip("]").partition("[")
         pick, known = self._picks[name], self._recorded.get(name)
