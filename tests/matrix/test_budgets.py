@@ -83,7 +83,10 @@ def test_commands_import_only_what_they_use(name: str, project: Path) -> None:
 @pytest.mark.parametrize("name", BUDGETS)
 def test_commands_compute_little(name: str, project: Path) -> None:
     arguments, _, most = BUDGETS[name]
-    modules(project, RUN, arguments)
+    for warm in (["-m", "matrix", *arguments], ["-c", "pass"]):  # compiles modules
+        subprocess.run(
+            [sys.executable, *warm], cwd=project, env=environment(project), capture_output=True, check=True
+        )
     ratio = instructions(project, ["-m", "matrix", *arguments]) / instructions(project, ["-c", "pass"])
     sys.stdout.write(f"{name}: {ratio:.1f}\n")
     assert ratio <= most
