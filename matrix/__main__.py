@@ -27,7 +27,8 @@ def main() -> int:
 
 def _run() -> int:
     _open_missing_streams()
-    if sys.argv[1:] in (["--version"], ["-V"], ["--help"], ["-h"], ["help"], []) and _print_text():
+    is_text = sys.argv[1:] in (["--version"], ["-V"], ["--help"], ["-h"], ["help"], [])
+    if is_text and "_ARGCOMPLETE" not in os.environ and _print_text():
         return 0
     import gc
     import signal

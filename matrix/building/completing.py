@@ -70,6 +70,8 @@ def completed(
         answer = _with_stated(context, found)
         if isinstance(answer, Conflict):
             return answer
+        if answer == context.lock:  # an index that would say more cannot be reached
+            break
         context = context.with_lock(with_pinned_image(answer, context.lock_path))
         tasks = tasks_of(context, index, names)
     return context

@@ -18,13 +18,14 @@ RUN = f"{MODULES}from matrix.__main__ import main; main()"
 OFFLINE = ["--no-lock", "-q", "--offline"]
 HEAVY = {"auditwheel", "elftools", "networkx", "requests"}
 BUDGETS = {
-    "version": (["--version"], 10, 2),
-    "help": (["--help"], 10, 2),
-    "resolve": (["resolve", "torch", "apex", "deepspeed", *OFFLINE], 240, 20),
-    "explain": (["explain", "torch"], 360, 40),
-    "check": (["check", "requirements.txt"], 480, 75),
+    "version": (["--version"], 3, 2),
+    "help": (["--help"], 3, 2),
+    "resolve": (["resolve", "torch", "apex", "deepspeed", *OFFLINE], 90, 20),
+    "explain": (["explain", "torch"], 115, 40),
+    "check": (["check", "requirements.txt"], 210, 90),
 }
-"""Modules beside those of a bare interpreter, and instructions in those of a bare interpreter."""
+"""Our own modules, and instructions in those of a bare interpreter."""
+OURS = {"matrix", "builders", "resolver"}
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +74,10 @@ def instructions(folder: Path, arguments: list[str]) -> int:
 @pytest.mark.parametrize("name", BUDGETS)
 def test_commands_import_only_what_they_use(name: str, project: Path) -> None:
     arguments, most, _ = BUDGETS[name]
-    used = modules(project, RUN, arguments) - modules(project, MODULES, [])
+    used = modules(project, RUN, arguments)
     assert not HEAVY & used
-    assert len(used) <= most, sorted(used)
+    ours = {module for module in used if module.partition(".")[0] in OURS}
+    assert len(ours) <= most, sorted(ours)
 
 
 @pytest.mark.slow
@@ -85,7 +87,7 @@ def test_commands_compute_little(name: str, project: Path) -> None:
     arguments, _, most = BUDGETS[name]
     for warm in (["-m", "matrix", *arguments], ["-c", "pass"]):  # compiles modules
         subprocess.run(
-            [sys.executable, *warm], cwd=project, env=environment(project), capture_output=True, check=True
+            [sys.executable, *warm], cwd=project, env=environment(project), capture_output=True, check=False
         )
     ratio = instructions(project, ["-m", "matrix", *arguments]) / instructions(project, ["-c", "pass"])
     sys.stdout.write(f"{name}: {ratio:.1f}\n")
