@@ -16,6 +16,7 @@ from builders.constants import MOUNTED_INDEX
 from builders.index import Index
 from builders.machine.host import glibc_version, missing_python
 from builders.network.urls import public_index
+from builders.pyproject import FILE
 from matrix.judging.target import released_with
 from matrix.reading.pip_line import PipLine, file_version, url_path
 from matrix.reading.requirements import finding, finding_at
@@ -708,6 +709,37 @@ def cuda_images(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]
             message = f"The image {item.url} is for CUDA: {reason}."
             fix = "Use an image for ROCm: `matrix resolve base-image` chooses one of the site."
             yield finding_at("cuda-image", item.line, item.text, message, fix=fix)
+
+
+def check_sources(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
+    """Report a torch whose index is explicit, without its triton.
+
+    uv and Poetry use such an index only for the packages that name it. Of torch's triton, PyPI has
+    pytorch-triton-rocm up to 2.1.0, and no triton-rocm. Sources:
+    https://docs.astral.sh/uv/guides/integration/pytorch/ ; https://github.com/astral-sh/uv/issues/10712
+    """
+    torch = next((item for item in reading.items if item.name == "torch" and item.indexes), None)
+    if reading.kind != FILE or torch is None or torch.indexes[0] in reading.index_urls:
+        return
+    allowed = f"=={torch.version}" if torch.version else torch.specifier
+    rows = [
+        row
+        for row in expected.catalog.torch.values()
+        if row.rocm and torch_index(row.index) == torch_index(torch.indexes[0])
+        if row.triton and satisfies(row.version, allowed)
+    ]
+    newest = max(rows, key=lambda row: sort_key(row.version), default=None)
+    if newest is None or sort_key(newest.version) < sort_key("2.2"):
+        return
+    triton = required_name(newest.triton)
+    if not any(item.name == triton for item in reading.items if item.indexes == torch.indexes):
+        message = (
+            f"torch {newest.version} requires {newest.triton}, which PyPI does not have; the index of torch"
+        )
+        fix = f"Add {triton} to the dependencies, and name the index of torch for it."
+        yield finding_at(
+            "triton-index", torch.line, torch.text, f"{message} is only for what names it.", fix=fix
+        )
 
 
 def switches(catalog: Catalog, name: str) -> dict[str, str]:

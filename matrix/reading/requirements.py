@@ -49,6 +49,7 @@ RULES: dict[str, Severity] = {
     "duplicate-requirement": "info",
     "flat-listing": "error",
     "index-replaced": "warning",
+    "triton-index": "error",
     "pre-releases": "warning",
     # torch and the packages released with it
     "cuda-torch": "error",
