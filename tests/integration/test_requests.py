@@ -44,7 +44,7 @@ CASES = [
         ("648dda3", "2340737"),
         ("observed not to compile",),
     ),
-    Case(f"sglang {LUMI}", 0, ("sglang[all-hip]", "cuda-python")),
+    Case(f"sglang {LUMI}", 1, ("which is for CUDA", "with an older release, sglang==0.5.2", "cuda-python")),
     Case(
         f"jax[rocm] {LUMI} --index-strategy unsafe-best-match",
         0,
