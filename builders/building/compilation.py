@@ -50,9 +50,14 @@ FRONTEND = "build"
 NOT_PUBLISHED = "No wheel was added to the index for it."
 _RPATH = re.compile(r"-Wl,(-rpath|-R|--enable-new-dtags)|-R/")
 
-_ASK = (
-    "import sys; from build import ProjectBuilder; ProjectBuilder(sys.argv[1]).prepare('wheel', sys.argv[2])"
-)
+_ASK = """
+import subprocess, sys
+from build import BuildBackendException, ProjectBuilder
+try:
+    ProjectBuilder(sys.argv[1]).prepare("wheel", sys.argv[2])
+except BuildBackendException as error:  # a backend that ended has printed why
+    sys.exit(1 if isinstance(error.exception, subprocess.CalledProcessError) else str(error))
+"""
 _NAMES = ("cc", "c++", "gcc", "g++", "clang", "clang++")
 _LAUNCHER = "compiler-cache"
 _STATISTICS = "compiler-cache.log"

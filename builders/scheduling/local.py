@@ -423,7 +423,7 @@ class Builds:
                 }
             }
             with suppress(OSError):
-                record_failure(task, _log_of(task, self.index, only_ask=self._only_ask), result)
+                record_failure(task, log_path(self.index, task.pick.name, name), result)
         if (
             (killed or OUT_OF_MEMORY in diagnosed(result.details))
             and build.jobs > 1
@@ -501,17 +501,14 @@ class _Messages(Reporter):
             self._pipe.recv()
 
 
-def _log_of(task: Task, index: Index, *, only_ask: bool) -> Path:
-    return log_path(index, task.pick.name, asking_key(task) if only_ask else task.build_key)
-
-
 def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: int, *, only_ask: bool) -> None:
     _end_on_first_signal()
     end_with_parent()
     if os.getppid() != parent:  # the parent died before `end_with_parent`
         return
     os.setsid()  # an interrupt from the terminal reaches only the parent, which ends its builds
-    log = _log_of(task, index, only_ask=only_ask)
+    record = log_path(index, task.pick.name, task.build_key)
+    log = log_path(index, task.pick.name, asking_key(task)) if only_ask else record
     messages = _Messages(pipe)
     Thread(target=_import_early, daemon=True).start()
     try:
@@ -530,11 +527,11 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
     except Exception as error:  # noqa: BLE001  the parent reports it
         failure = InternalError(f"Internal error: {type(error).__name__}: {error}")
     else:
-        forget_attempt(log)
+        forget_attempt(record)
         messages.send("done", result)
         return
     with suppress(OSError):  # the disk may be full
-        record_failure(task, log, failure)
+        record_failure(task, record, failure)
     messages.send("failed", failure)
 
 

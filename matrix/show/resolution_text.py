@@ -318,6 +318,8 @@ def ranked_facts(pick: Distribution, resolution: Resolution, screen: Screen) -> 
     """Return the reason for a version, and its facts, the most decisive first, each source once."""
 
     def rank(fact: Fact) -> int:
+        if " contains " in fact.text:  # the image does
+            return -3
         if _ADVICE.search(fact.text) or f" requires {pick.name}" in fact.text:
             return -1 if " requires " in fact.text else -2
         return next((place for place, part in enumerate(_TELLING) if part in fact.text), len(_TELLING))
