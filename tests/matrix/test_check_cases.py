@@ -77,6 +77,7 @@ def test_check_rules_have_cases() -> None:
         "newer-glibc",
         "not-the-lock",
         "other-python",
+        "triton-index",  # a project: tests/field
     }
 
 
