@@ -89,6 +89,12 @@ def replaced(
             changes.append(
                 Change(str(item), ", ".join(row.by), _reason(row), row.source, True, row.effect == "none")
             )
+        elif item.installer != "conda" and (wrong := catalog.wrong_name.get(item.name)):
+            meant = wrong.means[0] if len(wrong.means) == 1 else ""
+            if meant:
+                _keep(kept, replace(_for_pip(item), name=meant, version="", specifier=""))
+            reason = f"the project {item.name} is {wrong.project}"
+            changes.append(Change(str(item), meant, reason, wrong.source, needed=not meant))
         elif is_for_cuda(item.name) and item.installer != "conda":
             reason = "it is for CUDA, and the catalog has nothing that takes its place"
             changes.append(Change(str(item), "", reason, for_cuda=True, needed=True))
