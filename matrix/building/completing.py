@@ -59,7 +59,7 @@ def completed(
 
     `tasks` are those of `names` in the lock. A source whose wheel is in the index is read there. The build
     backends of all others are asked that have what they need, several at once; a source that is built with
-    another build of ours waits for it. The same context means that the lock has everything.
+    another build of ours waits for it. The same context means that nothing could be added.
 
     Raise `MatrixError` if a source or what its build needs cannot be fetched, or if its build script fails.
     """
@@ -70,7 +70,7 @@ def completed(
         answer = _with_stated(context, found)
         if isinstance(answer, Conflict):
             return answer
-        if answer == context.lock:  # an index that would say more cannot be reached
+        if answer == context.lock:  # as if an index cannot be reached
             break
         context = context.with_lock(with_pinned_image(answer, context.lock_path))
         tasks = tasks_of(context, index, names)

@@ -1,4 +1,4 @@
-"""Rules about job scripts: variables of the site, GPU visibility, binding, images, and what they install.
+"""Rules about images, and about job scripts: variables of the site, GPU visibility, binding, installs.
 
 The variables and Slurm's layout are those of the site's rows, from which `matrix env` writes its job scripts.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from matrix.reading.requirements import finding_at
+from resolver.compiling.names import image_for_cuda
 from resolver.errors import closest_names
 from resolver.facts.catalog import matches, within
 from resolver.versions import join_words, minor
@@ -30,6 +31,7 @@ _VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES
 """HIP counts the devices that are left by the first one. Sources:
 https://rocm.docs.amd.com/en/docs-6.1.2/conceptual/gpu-isolation.html ;
 https://github.com/lumi-ai-factory/laifs-container-recipes/issues/13 ; https://github.com/Parsl/parsl/issues/3858"""
+_CUDA_TAG = re.compile(r"cuda|(?<![a-z])cu\d{2,3}(?!\d)")
 _ROCM_IN_NAME = re.compile(r"rocm-?(\d+\.\d+)")
 _SOURCES = re.compile(r"\s*(source|\.)\s")
 _LOCAL_RANK = re.compile(r"LOCAL_?(ID|RANK)|torchrun|torch\.distributed\.run|accelerate launch|deepspeed")
@@ -69,12 +71,22 @@ def _images(reading: Reading, expected: ExpectedTarget) -> Iterator[tuple[Item, 
 
 
 def check_images(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
-    """Report images that the site no longer has, and those whose ROCm does not run on its driver."""
-    target = expected.request.target
+    """Report images that are for CUDA, that the site no longer has, or whose ROCm does not fit its driver.
+
+    An image is for CUDA if the catalog names it, or if its tag says so.
+    """
+    target, catalog = expected.request.target, expected.catalog
     for item, rocm, row in _images(reading, expected):
+        replaced = image_for_cuda(catalog, item.url)
+        tag = item.url.rpartition("/")[2].partition(":")[2]
+        if expected.backend == "rocm" and (replaced is not None or _CUDA_TAG.search(tag)):
+            reason = f"the catalog lists it ({replaced.source})" if replaced else f"its tag {tag} says so"
+            message = f"The image {item.url} is for CUDA: {reason}."
+            fix = "Use an image for ROCm: `matrix resolve base-image` chooses one of the site."
+            yield finding_at("cuda-image", item.line, item.text, message, fix=fix)
         rows = [
             one
-            for one in expected.catalog.site_image.values()
+            for one in catalog.site_image.values()
             if row is not None and one.image == row.name and one.site == target.site
         ]
         if rows and not any(within(one, target.date) for one in rows):

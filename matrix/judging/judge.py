@@ -33,7 +33,7 @@ from matrix.judging.installed import installed_findings
 from matrix.judging.jobs import check_images, check_job
 from matrix.judging.machine import judge_base_image, judge_machine
 from matrix.judging.nearest import CONDA_RUNTIME, judge_list, predict
-from matrix.judging.packages import check_sources, cuda_images
+from matrix.judging.packages import check_sources
 from matrix.judging.repair import replaced
 from matrix.judging.running import IMAGES, place_of, start
 from matrix.judging.target import CONSUMERS, expect_lock, expect_request
@@ -230,7 +230,7 @@ def _judge_reading(
         judged_.findings += installed_findings(reading, Side(catalog, request))
         return judge_list(judged_, reading, expected, context)
     judged_.findings += check(reading, expected)
-    rules = (check_sources, cuda_images, check_images, check_job)
+    rules = (check_sources, check_images, check_job)
     found = (each for rule in rules for each in rule(reading, expected))
     judged_.findings += in_order(found, reading.name)
     installs = [item for item in reading.items if item.installer != "image"]

@@ -22,7 +22,7 @@ from matrix.reading.pip_line import PipLine, file_version, url_path
 from matrix.reading.requirements import finding, finding_at
 from resolver.answers.explain import blamed, explain_conflict
 from resolver.answers.resolve import solve
-from resolver.compiling.names import image_for_cuda, replacement
+from resolver.compiling.names import replacement
 from resolver.compiling.problem import Demand
 from resolver.errors import MatrixError, NoVersionError
 from resolver.model import Resolution
@@ -54,7 +54,6 @@ TORCH_LABEL = re.compile(r"torch(\d+(?:\.\d+)*)")
 GFX_LABEL = re.compile(r"gfx[0-9a-f]+")
 _CUDA_LABEL = re.compile(r"(?:^|[a-z0-9.]*?[0-9.])(cu\d{2,3})(?!\d)")
 """In a label: ``cu128``, ``pt21cu121`` (PyG) or ``torch2.4.cu12``, but not ``cpu``."""
-_CUDA_TAG = re.compile(r"cuda|(?<![a-z])cu\d{2,3}(?!\d)")
 _OF_COMMANDS = ("Dockerfile", "definition file", "script")
 """Kinds of files whose commands run one after another."""
 _WITH_TORCH = re.compile(r"torch|vllm|sglang")
@@ -697,20 +696,6 @@ def built_here(reading: Reading, catalog: Catalog) -> dict[Item, str]:
     return found
 
 
-def cuda_images(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
-    """Report images for CUDA: those that the catalog names, and those whose tag says so."""
-    for item in reading.items:
-        if item.installer != "image" or expected.backend != "rocm":
-            continue
-        row = image_for_cuda(expected.catalog, item.url)
-        tag = item.url.rpartition("/")[2].partition(":")[2]
-        if row is not None or _CUDA_TAG.search(tag):
-            reason = f"the catalog lists it ({row.source})" if row else f"its tag {tag} says so"
-            message = f"The image {item.url} is for CUDA: {reason}."
-            fix = "Use an image for ROCm: `matrix resolve base-image` chooses one of the site."
-            yield finding_at("cuda-image", item.line, item.text, message, fix=fix)
-
-
 def check_sources(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
     """Report a torch whose index is explicit, without its triton.
 
@@ -734,12 +719,11 @@ def check_sources(reading: Reading, expected: ExpectedTarget) -> Iterator[Findin
     triton = required_name(newest.triton)
     if not any(item.name == triton for item in reading.items if item.indexes == torch.indexes):
         message = (
-            f"torch {newest.version} requires {newest.triton}, which PyPI does not have; the index of torch"
+            f"torch {newest.version} requires {newest.triton}. The index of torch is explicit, so this is "
+            "looked for on PyPI, which does not have it."
         )
-        fix = f"Add {triton} to the dependencies, and name the index of torch for it."
-        yield finding_at(
-            "triton-index", torch.line, torch.text, f"{message} is only for what names it.", fix=fix
-        )
+        fix = f"Add {triton} to the dependencies, with the index of torch as its source."
+        yield finding_at("triton-index", torch.line, torch.text, message, fix=fix)
 
 
 def switches(catalog: Catalog, name: str) -> dict[str, str]:
