@@ -27,7 +27,6 @@ HOSTS = (
     "repo.amd.com",
     "stable.repo.amd.com",
     "wheels.vllm.ai",
-    "api.github.com",
     "github.com",
 )
 
