@@ -1,7 +1,7 @@
 """A lock as ``pylock.toml`` (PEP 751), which uv and other installers read.
 
 An installer of it resolves nothing, and every file has a location and a hash. So the index must contain our
-wheels. Files that the lock lacks are looked up on their indexes. Specification:
+wheels, and the lock must be complete. Specification:
 https://packaging.python.org/en/latest/specifications/pylock-toml/
 """
 
@@ -28,15 +28,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builders.findings import Finding
-from builders.index_client import IndexClient
-from builders.network.urls import without_password
-from builders.sources import index_url
 from builders.storage.files import sha256_of
 from matrix.consumers import Consumer
 from matrix.consumers.shared.installation import WrittenFile, comments, files_in_wheelhouse, pin
-from resolver.environment import Environment
-from resolver.errors import MatrixError, SourceError, UsageError
-from resolver.versions import minor
+from resolver.errors import MatrixError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,10 +41,6 @@ if TYPE_CHECKING:
     from resolver.model import Distribution
 
 _HEAD = "# Written by `matrix env --for pylock`.\n"
-_INCOMPLETE = (
-    "# This file lists only the distributions in matrix.lock.\n"
-    "# pip or uv must install their other dependencies.\n"
-)
 
 
 def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
@@ -65,6 +56,8 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
             f"{layout.index} does not contain {names}."
         )
         raise MatrixError(msg, hint="Build them with `matrix build-wheels`.")
+    if installation.incomplete:
+        raise MatrixError(f"Installers of pylock.toml resolve nothing. {installation.incomplete}")
     folder = layout.wheelhouse
     present = files_in_wheelhouse(folder, installation.installed) if folder else {}
     packages = []
@@ -73,10 +66,8 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
             packages.append(_from_wheelhouse(pick, folder / present[pick.name], layout))
         elif pick.origin == "build":
             packages.append(_built(pick, installation, layout))
-        elif pick.files:
-            packages.append(_locked(pick))
         else:
-            packages.append(_published(pick, installation.python))
+            packages.append(_locked(pick))
     lock = Pylock(
         lock_version=Version("1.0"),
         environments=[Marker("sys_platform == 'linux' and platform_machine == 'x86_64'")],
@@ -88,21 +79,15 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     lock.validate()
     text = tomli_w.dumps({key: _plain(value) for key, value in lock.to_dict().items()})
     note = "".join(f"{line}\n" for line in comments(installation.rocm_note))
-    return [WrittenFile(layout.main, _HEAD + note + ("" if installation.is_complete else _INCOMPLETE) + text)]
+    return [WrittenFile(layout.main, _HEAD + note + text)]
 
 
 def _check(installation: Installation, _: Layout) -> list[Finding]:
-    messages = []
-    if not installation.is_complete:
-        messages.append(
-            "pylock.toml lists only the distributions in the lock. Other dependencies, such as sympy for "
-            "torch, are missing."
-        )
-    if installation.preinstalled:
-        names = ", ".join(sorted(pick.name for pick in installation.preinstalled))
-        messages.append(f"Not in pylock.toml, because the base image has them: {names}.")
-    fix = "After installing, run `pip check` to list missing dependencies."
-    return [Finding("pylock-incomplete", "warning", " ".join(messages), fix)] if messages else []
+    if not installation.preinstalled:
+        return []
+    names = ", ".join(sorted(pick.name for pick in installation.preinstalled))
+    message = f"Not in pylock.toml, because the base image has them: {names}."
+    return [Finding("pylock-incomplete", "warning", message)]
 
 
 def _table(installation: Installation) -> dict[str, object]:
@@ -114,7 +99,6 @@ def _table(installation: Installation) -> dict[str, object]:
         **({"gfx": list(target.gfx)} if target.gfx else {}),
         **({"base-image": target.base_image} if target.base_image else {}),
         **({"kept": list(map(pin, installation.preinstalled))} if installation.preinstalled else {}),
-        "complete": installation.is_complete,
     }
 
 
@@ -181,23 +165,6 @@ def _time(file: LockedFile) -> datetime | None:
     return None
 
 
-def _published(pick: Distribution, python: str) -> Package:
-    files = published_wheels(pick.name, pick.version, pick.index, python=python)
-    if pick.wheel is not None:
-        files = [file for file in files if file.name == pick.wheel.file]
-        digest = pick.wheel.sha256
-        if any(file.sha256 not in {"", digest} for file in files):
-            msg = f"{pick.wheel.file} on the index is not the locked file: its SHA-256 differs."
-            raise MatrixError(msg, hint="Find out why it changed before you install it.")
-    usable = [file for file in files if file.sha256]
-    if not usable:
-        problem = "no hash for" if files else "no wheel of"
-        msg = f"The index has {problem} {pick.name} {pick.version}, and pylock.toml requires hashes."
-        raise MatrixError(msg, hint="Use `matrix env --for cotainr`, which needs no hashes.")
-    wheels = [PackageWheel(name=file.name, url=file.url, hashes={"sha256": file.sha256}) for file in usable]
-    return _package(pick, wheels, index=usable[0].index)
-
-
 def _package(pick: Distribution, wheels: Sequence[PackageWheel], **source: Any) -> Package:  # noqa: ANN401
     return Package(
         name=canonicalize_name(pick.name), version=Version(pick.pinned), wheels=list(wheels) or None, **source
@@ -217,21 +184,3 @@ CONSUMER = Consumer(
     emit=_emit,
     check=_check,
 )
-
-
-def published_wheels(project: str, version: str, index: str, *, python: str) -> list[LockedFile]:
-    """Return the wheels of a version (with its label) for a CPython (``3.12``), for any glibc, by name."""
-    where = index or index_url()
-    published = IndexClient([where]).project(project)
-    if published is None:
-        msg = f"The index {without_password(where)} has no project {project}."
-        raise SourceError(msg, hint="It may be an incomplete mirror. Configure another index for pip.")
-    environment = Environment(minor(python))
-    files = [
-        file
-        for release in published.releases
-        if Version(release.version) == Version(version)
-        for file in release.files
-        if file.name.endswith(".whl") and environment.rank(file.name) is not None
-    ]
-    return sorted(files, key=lambda file: file.name)

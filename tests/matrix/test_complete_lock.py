@@ -316,8 +316,6 @@ def test_pylock_is_complete(work: Path, capsys: Capture) -> None:
     assert main(["env", "--for", "pylock", "-o", "pylock.toml"]) == 0
     text = Path("pylock.toml").read_text()
     lock = Pylock.from_dict(tomllib.loads(text))
-    assert lock.tool is not None
-    assert lock.tool["matrix"]["complete"] is True
     assert "nothing else" not in text
     hosts = "The lock names hosts that your configuration does not name: index.example, torch.example.\n"
     assert capsys.readouterr().err == f"{hosts}Wrote pylock.toml\n"
