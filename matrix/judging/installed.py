@@ -18,7 +18,7 @@ from resolver.compiling.names import replacement
 from resolver.errors import MatrixError
 from resolver.model import Resolution
 from resolver.requirements import TRITON_NAMES, is_for_cuda, parse_requirement
-from resolver.versions import COMMIT, is_same_commit, is_version, join_words, version_or_none
+from resolver.versions import COMMIT, is_same_commit, is_version, join_words, minor, version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -110,9 +110,25 @@ def _verdict(
         return "does-not-fit", "it is for CUDA" + (f" ({row.source})" if row and row.source else "")
     if rocm and item.installer == "conda":
         return "not-judged", "conda installed it"
-    if label:
-        return of_label(label, item, versions, expected)
-    return _unlabelled(item, versions, expected, read)
+    return (
+        _of_other_torch(item, versions, expected)
+        or (label and of_label(label, item, versions, expected))
+        or _unlabelled(item, versions, expected, read)
+    )
+
+
+def _of_other_torch(
+    item: Item, versions: Mapping[str, str], expected: ExpectedTarget
+) -> tuple[Verdict, str] | None:
+    """Judge a torchvision or torchaudio that was published with another minor release of torch."""
+    torch, (public, _, label) = versions.get("torch", ""), item.version.partition("+")
+    if item.name not in TORCH_FAMILY or not is_version(torch) or COMMIT.fullmatch(label):
+        return None
+    torches = [row.version.partition("+")[0] for row in expected.published(item.name, public)]
+    if not torches or minor(torch) in map(minor, torches):
+        return None
+    listed = join_words([*dict.fromkeys(torches)])
+    return "does-not-fit", f"it was published with torch {listed}, which it requires, and torch is {torch}"
 
 
 def of_label(

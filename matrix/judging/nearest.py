@@ -312,8 +312,7 @@ def _verdicts(
         elif item.name in stated and not (change and change.for_cuda):
             verdict, evidence = stated[item.name]
         elif change:
-            verdict = "does-not-fit"
-            evidence = change.reason + (f" ({change.source})" if change.source else "")
+            verdict, evidence = "does-not-fit", change.reason
         elif item.installer == "conda" and item.name in CONDA_RUNTIME:
             verdict, evidence = "fits", "it has no code for a GPU"
         elif item.installer == "conda":

@@ -133,7 +133,9 @@ def conclude(judged: Judgement, site: str) -> None:
         count = len(errors) + len(bad)
         bad.sort(key=lambda item: item.name != "torch")
         cannot = errors[0].id in CANNOT_USE if errors else bad[0].name == "torch"
-        reason = _about(errors[0]) if errors else f"{bad[0].name} {bad[0].version}: {bad[0].evidence}"
+        title, evidence = (f"{bad[0].name} {bad[0].version}", bad[0].evidence) if bad else ("", "")
+        reason = evidence if evidence.startswith(title) else f"{title}: {evidence}"
+        reason = _about(errors[0]) if errors else reason
         start = f"{what} cannot use the GPUs of {where}" if cannot else f"{what} does not work at {where}"
         more = f" {count - 1} more below." if count > 1 else ""
         start = what if judged.kind.startswith("log") else start

@@ -129,12 +129,14 @@ def _wheels(judged: Judgement) -> Iterator[str]:
 
 def _changes(judged: Judgement, console: Console, *, brief: bool) -> Iterator[Part]:
     groups: dict[tuple[str, str], list[str]] = {}
+    is_full = console.verbosity > 0
     for change in judged.changes:
         after = change.after or ("nothing" if change.needed else "left out")
         if after == change.before:  # pip's package takes the place of conda's
             after = f"pip's {after}"
-        groups.setdefault((after, change.reason), []).append(change.before)
-    most = len(groups) if console.verbosity > 0 else _MOST_IN_BRIEF if brief else _MOST_SHOWN
+        reason = f"{change.reason} [{change.source}]" if change.source and is_full else change.reason
+        groups.setdefault((after, reason), []).append(change.before)
+    most = len(groups) if is_full else _MOST_IN_BRIEF if brief else _MOST_SHOWN
     lines = [
         f"  {', '.join(before)} -> {after}{'' if brief else f'{chr(10)}      {reason}'}"
         for (after, reason), before in list(groups.items())[:most]

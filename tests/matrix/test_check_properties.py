@@ -105,7 +105,10 @@ def test_check_of_any_text_ends_normally(text: str, name: str) -> None:
 @given(_LINES, _ENDS)
 def test_fixed_requirements_need_no_fix(lines: list[str], end: str) -> None:
     text = end.join(lines)
-    reading = fixed(read_described(text, "a.txt"), lumi("pip"))
+    try:
+        reading = fixed(read_described(text, "a.txt"), lumi("pip"))
+    except UsageError:
+        return  # it begins as JSON does
     new = reading.text
     assert fixed(reading, lumi("pip")).text == new
     assert not fixable(check(reading, lumi("pip")))

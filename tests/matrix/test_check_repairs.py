@@ -176,6 +176,38 @@ def test_environment_that_fits(index: str, capsys: Capture) -> None:
     assert str(document["text"]).startswith("freeze.txt fits lumi-g on 2026-11-20")
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_pins_that_conflict_torch_stays(order: int, index: str, capsys: Capture) -> None:
+    lines = ["torch==2.9.1+rocm6.4", "torchvision==0.23.0+rocm6.4"][::order]
+    Path("freeze.txt").write_text("\n".join(lines))
+    document = inspected("freeze.txt", "--index-url", index, code=1, capsys=capsys)
+    changes = [(change["before"], change["after"]) for change in document["changes"]]  # type: ignore[attr-defined]
+    assert changes == [("torchvision 0.23.0+rocm6.4", "0.24.1+rocm6.4")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ("torch==2.9.1+rocm6.4 torchvision==0.24.1+rocm6.4", 0),
+        ("torch==2.9.1+rocm6.4 torchvision==0.24.0+rocm6.4", 0),
+        ("torch==2.9.1+rocm6.4 torchaudio==2.8.0+rocm6.4", 1),
+        ("torch==2.9.1+cpu torchvision==0.24.1+cpu", 0),
+        ("torch==2.9.1+cpu torchvision==0.22.1+cpu", 1),
+        ("torch==2.13.0 torchvision==0.24.1", 1),
+    ],
+)
+def test_companion_of_another_torch_does_not_fit(lines: str, code: int, index: str, capsys: Capture) -> None:
+    Path("freeze.txt").write_text(lines.replace(" ", "\n"))
+    options = ["--index-url", index, "--backend", "rocm" if "rocm" in lines else "cpu"]
+    document = inspected("freeze.txt", *options, code=code, capsys=capsys)
+    (verdict,) = [
+        one["verdict"]
+        for one in document["distributions"]  # type: ignore[attr-defined]
+        if one["name"] != "torch"
+    ]
+    assert verdict == ("does-not-fit" if code else "fits")
+
+
 def test_what_nothing_replaces_must_be_dropped(index: str, capsys: Capture) -> None:
     Path("freeze.txt").write_text("torch==2.5.1\nnatten==0.21\nunheard-cu12==1\n")
     options = ["check", "freeze.txt", "--index-url", index]
