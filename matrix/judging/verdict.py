@@ -133,8 +133,8 @@ def conclude(judged: Judgement, site: str) -> None:
         count = len(errors) + len(bad)
         bad.sort(key=lambda item: item.name != "torch")
         cannot = errors[0].id in CANNOT_USE if errors else bad[0].name == "torch"
-        title, evidence = (f"{bad[0].name} {bad[0].version}", bad[0].evidence) if bad else ("", "")
-        reason = evidence if evidence.startswith(title) else f"{title}: {evidence}"
+        title, why = (f"{bad[0].name} {bad[0].version}", bad[0].evidence) if bad else ("", "")
+        reason = why if why.startswith(title) else f"{title}: {why}"
         reason = _about(errors[0]) if errors else reason
         start = f"{what} cannot use the GPUs of {where}" if cannot else f"{what} does not work at {where}"
         more = f" {count - 1} more below." if count > 1 else ""
