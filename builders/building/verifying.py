@@ -1,9 +1,18 @@
-"""Compare the wheels of an index with their provenance, and with a lock."""
+"""Compare the wheels of an index with their provenance, with a lock, and with signatures of the provenance.
+
+Provenance is a record: everybody who can write to the index can write it. Only a signature by a key that the
+receiver trusts shows who vouches for it. Signatures are those of OpenSSH (PROTOCOL.sshsig), which every
+site has, with any of its keys, such as ed25519; the trusted keys are in a file of the form of ssh-keygen(1),
+ALLOWED SIGNERS.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -11,16 +20,21 @@ import msgspec
 from builders.building.provenance import BUILD_TYPE, read_statement
 from builders.index.maintenance import damage
 from builders.index.repository import record_name
-from resolver.errors import ProvenanceError
+from builders.machine.process import bytes_of
+from resolver.errors import EnvironmentLacksError, ProvenanceError, UsageError
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from builders.building.provenance import Statement
     from builders.findings import Finding
     from builders.index.repository import Index
     from resolver.model import Distribution, Resolution
+
+_NAMESPACE = "rocm-matrix"
+"""A signature for another purpose by the same key does not count (PROTOCOL.sshsig, namespace)."""
+_LONGEST = 60.0  # seconds of one call of ssh-keygen; a key may ask for its passphrase
 
 
 class Verified(NamedTuple):
@@ -29,12 +43,18 @@ class Verified(NamedTuple):
     findings: list[Finding]
     unbuilt: list[str]
     """The wheels that somebody added, so that nobody recorded how they were built."""
+    signers: dict[str, str]
+    """Who signed the provenance of a wheel."""
 
 
-def verify(index: Index, lock: Resolution | None = None) -> Verified:
-    """Compare every wheel that has a record with it, and with `lock` if it is given."""
+def verify(index: Index, lock: Resolution | None = None, trusted: Path | None = None) -> Verified:
+    """Compare every wheel that has a record with it, and with `lock` and signatures if they are given.
+
+    Raise `EnvironmentLacksError` if `trusted` is given and ssh-keygen is missing.
+    """
     found: list[Finding] = []
     unbuilt: list[str] = []
+    signers: dict[str, str] = {}
     statements: dict[str, list[Statement]] = {}
     for project in index.projects():
         entries = index.entries(project)
@@ -44,6 +64,11 @@ def verify(index: Index, lock: Resolution | None = None) -> Verified:
                 continue
             record = index.provenance / record_name(path.name, entry.hashes.sha256)
             text = index.read(record)
+            if trusted is not None:
+                signers[path.name] = _signer(index, record, text, trusted)
+                if not signers[path.name]:
+                    message = f"No trusted key has signed the provenance of {path.name}."
+                    found.append(damage(index, "signature-missing", record, message))
             try:
                 document = msgspec.json.decode(text, type=dict[str, Any])
                 if "predicate" not in document:
@@ -62,7 +87,7 @@ def verify(index: Index, lock: Resolution | None = None) -> Verified:
     for pick in lock.built() if lock else ():
         if problem := _difference(pick, statements.get(pick.name, [])):
             found.append(damage(index, "lock-differs", index.simple / pick.name, problem))
-    return Verified(found, unbuilt)
+    return Verified(found, unbuilt, signers)
 
 
 def _contradictions(statement: Statement, wheel: str, sha256: str) -> Iterator[str]:
@@ -99,3 +124,52 @@ def _difference(pick: Distribution, statements: list[Statement]) -> str:
     if pinned and pinned not in sources:
         return f"No wheel of {title} was built from the source that the lock pins: {shorten(pinned, 12)}."
     return ""
+
+
+def sign(index: Index, key: Path) -> list[str]:
+    """Sign the provenance of every wheel, and return the wheels' file names.
+
+    `key` is a private key of OpenSSH, or a public one whose private key ssh-agent has. Raise `UsageError`
+    if it cannot be used, and `EnvironmentLacksError` if ssh-keygen is missing.
+    """
+    signed = []
+    for project in index.projects():
+        for name, entry in index.entries(project).items():
+            record = index.provenance / record_name(name, entry.hashes.sha256)
+            made = _ssh_keygen(["-Y", "sign", "-q", "-n", _NAMESPACE, "-f", str(key)], index.read(record))
+            if not made:
+                msg = f"ssh-keygen cannot sign with {key}."
+                hint = "Name a private key of OpenSSH, or the public key of one that ssh-agent has."
+                raise UsageError(msg, hint=hint)
+            index.write(_signature(index, record), made)
+            signed.append(name)
+    return signed
+
+
+def _signer(index: Index, record: Path, text: bytes, trusted: Path) -> str:
+    """Return who signed a record with a trusted key; empty if nobody did, or the signature is wrong."""
+    signature = index.read(_signature(index, record))
+    if not signature:
+        return ""
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "signature")
+        file.write_bytes(signature)
+        options = ["-f", str(trusted), "-s", str(file)]
+        names = _ssh_keygen(["-Y", "find-principals", *options]) or b""
+        for name in names.decode(errors="replace").split():
+            if _ssh_keygen(["-Y", "verify", "-n", _NAMESPACE, "-I", name, *options], text) is not None:
+                return name
+    return ""
+
+
+def _signature(index: Index, record: Path) -> Path:
+    return index.signatures / f"{record.name}.sig"
+
+
+def _ssh_keygen(options: Sequence[str], text: bytes = b"") -> bytes | None:
+    """Return the output of ssh-keygen; None if it fails."""
+    if not shutil.which("ssh-keygen"):
+        msg = "ssh-keygen, which signs and verifies provenance, is not on PATH."
+        hint = "Install OpenSSH's client, or use a machine that has it."
+        raise EnvironmentLacksError(msg, hint=hint)
+    return bytes_of(["ssh-keygen", *options], text, timeout=_LONGEST)

@@ -268,7 +268,7 @@ def misplaced(index: Index, *, repair: bool = False) -> Iterator[Finding]:
 
 def _irregular_directories(index: Index) -> Iterator[Finding]:
     """Find links and files in place of the index's own directories; then nothing else is read."""
-    own = [index.simple, index.provenance, index.state]
+    own = [index.simple, index.provenance, index.signatures, index.state]
     own += [] if index.state.is_symlink() else [index.state / name for name in STATE_DIRECTORIES]
     for path in own:
         if os.path.lexists(path) and (path.is_symlink() or not path.is_dir()):
@@ -400,6 +400,7 @@ def remove(index: Index, wheels: Iterable[Path]) -> None:
         for path in paths:
             for record in index.record_paths(path):
                 index.unlink(record)
+                index.unlink(index.signatures / f"{record.name}.sig")
         index.refresh(project)
         for path in paths:
             index.unlink(index.yanked / path.name)

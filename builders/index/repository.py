@@ -7,6 +7,7 @@ Layout::
     simple/<project>/index.html, index.json    the project's wheels, with hashes
     simple/<project>/<wheel>
     provenance/<wheel>.<hash>.json             the provenance of the wheel with this hash
+    signatures/<wheel>.<hash>.json.sig         a signature of it, if somebody made one
     .matrix/yanked/<wheel>                     the reason why a wheel is yanked (PEP 592)
     .matrix/damaged/                           files that maintenance moved out of the index
     .matrix/...                                logs, build directories and others
@@ -108,6 +109,7 @@ class Index:
         self.builds = self.state / "builds"
         self.yanked = self.state / "yanked"
         self.provenance = self.root / "provenance"
+        self.signatures = self.root / "signatures"
 
     def projects(self) -> list[str]:
         """Return the normalized names of all projects that have wheels."""

@@ -141,14 +141,20 @@ def output_in_container(command: Sequence[str], *, env: Mapping[str, str] | None
 
 
 def bytes_of(
-    command: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float | None = None
+    command: Sequence[str],
+    given: bytes | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
 ) -> bytes | None:
-    """Return the output of a program, or None if it fails.
+    """Return the output of a program that gets `given` as its input, or None if it fails.
 
     Raise `BlockingIOError` if no more processes can be started.
     """
     try:
-        return subprocess.run(command, check=True, capture_output=True, timeout=timeout, env=env).stdout
+        return subprocess.run(
+            command, input=given, check=True, capture_output=True, timeout=timeout, env=env
+        ).stdout
     except BlockingIOError:
         raise
     except (OSError, subprocess.SubprocessError):

@@ -139,7 +139,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=updating.SOURCES,
         help="pypi: releases and hashes; torch: PyTorch's wheel indexes; rocm: AMD's tables of ROCm, "
-        "drivers and GPUs; amd, vllm: their wheel indexes; git: tags (repeatable; default: all)",
+        "drivers and GPUs; amd, vllm: their wheel indexes; github: flash-attention wheels; git: tags; "
+        "sites: their documents (repeatable; default: all)",
     )
     text = "only this package, on PyPI or with --source git (repeatable)"
     update.add_argument("--package", action="append", metavar="NAME", help=text)
@@ -342,7 +343,7 @@ def _update(context: Context) -> int:
                 diff=draft.diff(),
                 written=str(args.output) if written else "",
                 remarks=update.remarks,
-                unreachable=[f"{page}: {reason}" for page, reason in update.unreachable],
+                unreachable=update.unreachable,
             )
         )
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from builders.building.directory import prune
-from builders.building.verifying import verify
+from builders.building.verifying import sign, verify
 from builders.findings import Finding
 from builders.index import Index
 from builders.index.maintenance import (
@@ -49,6 +50,7 @@ EXAMPLES = {
     "check": EXAMPLE,
     "remove": "matrix index remove apex==1.9.0+rocm6.4.torch2.9.1.gfx90a --dry-run",
     "prune": "matrix index prune --lock matrix.lock --older-than 90 --dry-run",
+    "sign": "matrix index sign --key ~/.ssh/id_ed25519",
     "yank": "matrix index yank apex==1.9.0+rocm6.4.torch2.9.1.gfx90a --reason 'built for the wrong GPU'",
 }
 _MIB = 2**20
@@ -97,6 +99,8 @@ class IndexCheckDocument(JsonDocument, kw_only=True):
     findings: list[Finding]
     without_provenance: list[str]
     """The wheels that were added, so that nobody recorded how they were built."""
+    signers: dict[str, str]
+    """Who signed the provenance of each wheel, with ``--signers``; empty for nobody who is trusted."""
 
 
 class RemoveDocument(JsonDocument, kw_only=True):
@@ -118,6 +122,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     made["check"].add_argument("--repair", action="store_true", help="repair damage where possible")
     made["check"].add_argument(
         "--lock", metavar="FILE", type=Path, help="also compare the wheels that this lock builds"
+    )
+    made["check"].add_argument(
+        "--signers",
+        metavar="FILE",
+        type=Path,
+        help="also require that a key of this file (ALLOWED SIGNERS of ssh-keygen) signed each provenance",
+    )
+    made["sign"].add_argument(
+        "--key", metavar="FILE", type=Path, required=True, help="OpenSSH key, or its public key for ssh-agent"
     )
     made["remove"].add_argument("what", nargs="+", metavar="WHEEL", help=_WHAT)
     made["prune"].add_argument(
@@ -154,9 +167,10 @@ _WHAT = "the file name of a wheel, NAME==VERSION with the local version, or NAME
 _SUMMARIES = {
     "list": "list the wheels",
     "add": "audit wheels from elsewhere, and publish those without errors",
-    "check": "check all wheels and pages against their records and a lock",
+    "check": "check all wheels and pages against their records, a lock and signatures",
     "remove": "remove wheels",
     "prune": "remove wheels by lock and age, or directories of unfinished builds",
+    "sign": "sign the provenance of all wheels with a key of OpenSSH",
     "yank": "yank wheels: installers then use them only for an exact pin",
 }
 
@@ -181,6 +195,7 @@ def execute(context: Context) -> int:
         "check": _check,
         "remove": _remove,
         "prune": _prune,
+        "sign": _sign,
         "yank": _yank,
     }[args.action]
     return run(index, args, console)
@@ -285,9 +300,11 @@ def _print_added(
 
 def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
     lock = read_lock(args.lock) if args.lock else None
+    if args.signers and not args.signers.is_file():
+        raise UsageError(f"The file of --signers does not exist: {args.signers}")
     with console.task("check the index"):
         findings = check(index, repair=args.repair)
-        verified = verify(index, lock)
+        verified = verify(index, lock, args.signers)
         findings += verified.findings
     damaged = any(not finding.evidence["repaired"] for finding in findings)
     if args.format == "json":
@@ -298,6 +315,7 @@ def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
                 sound=not damaged,
                 findings=findings,
                 without_provenance=verified.unbuilt,
+                signers=verified.signers,
             )
         )
         return int(damaged)
@@ -312,6 +330,8 @@ def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
         console.data(
             f"Added, not built here, so without provenance: {join_words(verified.unbuilt, joiner='and')}"
         )
+    for signer, count in sorted(Counter(filter(None, verified.signers.values())).items()):
+        console.data(f"Signed by {signer}: {counted(count, 'wheel')}")
     if any(finding not in verified.findings and not finding.evidence["repaired"] for finding in findings):
         console.info("Repair the index with `matrix index check --repair`.")
     return int(damaged)
@@ -381,6 +401,12 @@ def _show_removed(
     console.answer(f"{done} {len(names)}, {size / _MIB:.1f} MiB:")
     for name in names:
         console.data(f"  {name}")
+    return 0
+
+
+def _sign(index: Index, args: argparse.Namespace, console: Console) -> int:
+    signed = sign(index, args.key)
+    console.answer(f"Signed the provenance of {counted(len(signed), 'wheel')}.")
     return 0
 
 

@@ -43,7 +43,7 @@ def find_updates(catalog: Catalog, packages: Iterable[str], mirrors: Mapping[str
         except EnvironmentLacksError as error:
             address = without_password(mirrored(git.url, mirrors))
             reason = error.message.partition("\n")[0].replace(address, "the repository")
-            update.unreachable.append((git.url, reason))
+            update.unreachable.append(f"{git.url}: {reason}")
         except SourceError as error:
             update.remarks.append(f"{name}: {error.message}")
         else:

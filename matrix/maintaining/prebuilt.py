@@ -1,28 +1,29 @@
-"""Wheels that others compiled for ROCm: those of AMD's and vLLM's indexes.
+"""Wheels that others compiled for ROCm: AMD's and vLLM's indexes, and flash-attention in GitHub releases.
 
-A label such as ``+rocm10.1.7`` or ``+rocm721`` names the versions that a wheel was compiled for. Its
+A label such as ``+rocm7.2torch2.14`` or ``+rocm721`` names the versions that a wheel was compiled for. Its
 file name states the Pythons and the glibc, and its metadata the torch. One wheel of each release is read in
 parts. If that wheel cannot be read, the rows of the release come from names alone, and are inferred.
 """
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
-from packaging.utils import canonicalize_name
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from builders.audit.platform_tags import required_glibc
 from builders.learning import LearnedFacts
 from matrix.maintaining import CatalogUpdate
 from matrix.maintaining.client import first_upload, wheels_of
-from matrix.maintaining.torch_index import is_linux, pythons_of, requirements_of, torch_row
+from matrix.maintaining.torch_index import is_linux, pythons_of, requirements_of
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts import schema
-from resolver.indexes import File
+from resolver.indexes import File, files_of
 from resolver.versions import minor, sort_key, version_or_none
 
 if TYPE_CHECKING:
@@ -33,10 +34,12 @@ if TYPE_CHECKING:
 
 AMD = ("https://repo.amd.com/rocm/whl-multi-arch", "https://stable.repo.amd.com/rocm/whl-next")
 VLLM = "https://wheels.vllm.ai/rocm"
+RELEASES = "https://api.github.com/repos/mjun0812/flash-attention-prebuild-wheels/releases?per_page=100"
 _ROCM = re.compile(r"(?:^|\.)rocm(\d+(?:\.\d+)*)(?=torch|$)")
+_TORCH = re.compile(r"torch(\d+\.\d+(?:\.\d+)?)")
 _VARIANT = re.compile(r"rocm\d+")
 _DEVICE = re.compile(r"amd-torch-device-(gfx[0-9a-f]+)")
-_BEFORE_VLLM = "0.13"  # its last release without wheels for ROCm
+_OLDEST_VLLM = "0.14"  # the first release with wheels for ROCm
 _NOTE = "From the names of its files; the content was not read."
 
 Reader = Callable[[File], LearnedFacts]
@@ -54,7 +57,7 @@ def amd_updates(catalog: Catalog, client: Client, read: Reader) -> CatalogUpdate
         try:
             update.add(_amd_update(catalog, index, client, read))
         except EnvironmentLacksError as error:
-            update.unreachable.append((index, error.message))
+            update.unreachable.append(f"{index}: {error.message}")
     return update
 
 
@@ -65,15 +68,15 @@ def _amd_update(catalog: Catalog, index: str, client: Client, read: Reader) -> C
     gfx = tuple(target for target in catalog.gfx if target in targets)
     pages = {name: _linux_wheels(client, index, name) for name in ("torch", "torchvision", "torchaudio")}
     update.rows += [
-        _amd_torch(catalog, pages, version, gfx, client)
-        for version in pages["torch"]
+        _amd_torch(catalog, index, version, wheels, pages=pages, gfx=gfx, client=client)
+        for version, wheels in pages["torch"].items()
         if version not in catalog.torch and _is_known_line(catalog, version)
     ]
     for name in catalog.package:
         if name in names and name not in pages:
             for version, wheels in _linux_wheels(client, index, name).items():
                 if _is_known_line(catalog, version) and (name, version, "") not in catalog.release:
-                    rows = _release_rows(catalog, name, version, wheels, client)
+                    rows = _release_rows(catalog, name, version, wheels, index=index, client=client)
                     _add_read(rows, wheels[0], read, update)
     return update
 
@@ -85,8 +88,11 @@ def _is_known_line(catalog: Catalog, version: str) -> bool:
 
 def _amd_torch(
     catalog: Catalog,
-    pages: dict[str, dict[str, list[File]]],
+    index: str,
     version: str,
+    wheels: list[File],
+    *,
+    pages: dict[str, dict[str, list[File]]],
     gfx: tuple[str, ...],
     client: Client,
 ) -> schema.Torch:
@@ -98,18 +104,24 @@ def _amd_torch(
         same_rocm = (version for version in pages[name] if known and Version(version).local == f"rocm{rocm}")
         return next((version for version in same_rocm if Version(version).release[: len(known)] == known), "")
 
-    return torch_row(
-        version,
-        pages["torch"][version],
-        client,
+    requirements = requirements_of(wheels[0], client)
+    return schema.Torch(
+        version=version,
+        released=first_upload(wheels),
+        backend="rocm",
         rocm=rocm,
+        index=index,
+        python=pythons_of(wheels),
         gfx=gfx,
+        triton=next((str(needed) for needed in requirements if needed.name == "triton"), ""),
         torchvision=companion("torchvision"),
         torchaudio=companion("torchaudio"),
+        glibc=required_glibc(wheels[0].name),
         cxx_standard=like.cxx_standard if like else "",
         pip_rocm=True,
         device_extra="device-{gfx}",
         status="documented",
+        source=f"{index}/torch/",
         note="GPU architectures: those for which the index has device packages of some torch.",
     )
 
@@ -134,17 +146,20 @@ def vllm_updates(catalog: Catalog, client: Client, index: str, read: Reader) -> 
                     _add_vllm(catalog, f"{VLLM}/{version}/{variant}", client, read, of_version)
             update.add(of_version)
     except EnvironmentLacksError as error:
-        update.unreachable.append((VLLM, error.message))
+        update.unreachable.append(f"{VLLM}: {error.message}")
     return update
 
 
 def _vllm_versions(catalog: Catalog, client: Client, index: str) -> list[str]:
     """Return the releases for which there may be an index that the catalog does not have."""
     known = [Version(row.version) for row in catalog.releases_of("vllm") if row.index]
-    newest = max((version.public for version in known), key=sort_key, default=_BEFORE_VLLM)
+    newest = max((version.public for version in known), key=sort_key, default="")
     versions = client.releases(index, "vllm") or {}
-    new = (text for text in filter(_is_final, versions) if sort_key(text) > sort_key(newest))
-    return sorted(new, key=sort_key)
+    return [
+        text
+        for text in sorted(filter(_is_final, versions), key=sort_key)
+        if (sort_key(text) > sort_key(newest) if newest else sort_key(text) >= sort_key(_OLDEST_VLLM))
+    ]
 
 
 def _add_vllm(catalog: Catalog, index: str, client: Client, read: Reader, update: CatalogUpdate) -> None:
@@ -152,23 +167,126 @@ def _add_vllm(catalog: Catalog, index: str, client: Client, read: Reader, update
     for version, wheels in _linux_wheels(client, index, "vllm").items():
         if ("vllm", version, "") in catalog.release:
             continue
-        rows = _release_rows(catalog, "vllm", version, wheels, client, torch=list(torches))
+        rows = _release_rows(
+            catalog, "vllm", version, wheels, index=index, client=client, torch=list(torches)
+        )
         _add_read(rows, wheels[0], read, update)
         rocm = _rocm_of(catalog, version)
         update.rows += [
-            torch_row(
-                torch,
-                files,
-                client,
-                rocm=rocm,
-                cxx_standard=like.cxx_standard if (like := _same_release(catalog, torch)) else "",
-                status="inferred",
-                system_rocm=True,
-                note=f"ROCm from the name of the index. {_NOTE}",
-            )
+            _torch_of_vllm(catalog, index, torch, files, rocm=rocm, client=client)
             for torch, files in torches.items()
             if torch not in catalog.torch and rocm
         ]
+
+
+def _torch_of_vllm(
+    catalog: Catalog,
+    index: str,
+    version: str,
+    wheels: list[File],
+    *,
+    rocm: str,
+    client: Client,
+) -> schema.Torch:
+    requirements = requirements_of(wheels[0], client)
+    like = _same_release(catalog, version)
+    return schema.Torch(
+        version=version,
+        released=first_upload(wheels),
+        backend="rocm",
+        rocm=rocm,
+        index=index,
+        python=pythons_of(wheels),
+        triton=next((str(needed) for needed in requirements if "triton" in needed.name), ""),
+        glibc=required_glibc(wheels[0].name),
+        cxx_standard=like.cxx_standard if like else "",
+        status="inferred",
+        source=f"{index}/torch/",
+        system_rocm=True,
+        note=f"ROCm from the name of the index. {_NOTE}",
+    )
+
+
+# GitHub releases.
+
+
+class _Asset(msgspec.Struct):
+    name: str
+    browser_download_url: str
+    digest: str | None = None
+
+
+class _GitHubRelease(msgspec.Struct):
+    assets: list[_Asset]
+    prerelease: bool = False
+    published_at: datetime.datetime | None = None
+
+
+def github_updates(catalog: Catalog, client: Client, read: Reader) -> CatalogUpdate:
+    """Return flash-attention's wheels for ROCm in GitHub releases that the catalog lacks."""
+    update = CatalogUpdate()
+    text = client.document(RELEASES, update)
+    if text is None:
+        return update
+    try:
+        releases = msgspec.json.decode(text, type=list[_GitHubRelease])
+    except msgspec.DecodeError:
+        update.remarks.append(f"{RELEASES} is no longer a list of releases and was skipped.")
+        return update
+    wheels: dict[str, list[schema.Sdist]] = {}
+    days: dict[str, datetime.date | None] = {}
+    assets = ((asset, release) for release in releases if not release.prerelease for asset in release.assets)
+    for asset, release in assets:
+        version, sha256 = _version_of(asset.name), (asset.digest or "").removeprefix("sha256:")
+        if not version or not is_linux(asset.name) or not _rocm_of(catalog, version):
+            continue
+        if not sha256:
+            update.remarks.append(f"{asset.browser_download_url} has no SHA-256, so it was skipped.")
+        elif not any(wheel.file == asset.name for wheel in wheels.get(version, ())):
+            days[version] = release.published_at and release.published_at.astimezone(datetime.UTC).date()
+            wheels.setdefault(version, []).append(
+                schema.Sdist(asset.name, sha256, asset.browser_download_url)
+            )
+    for version, files in wheels.items():
+        if ("flash-attn", version, "") not in catalog.release:
+            first = File(name=files[0].file, url=files[0].url, sha256=files[0].sha256)
+            _add_read(_github_rows(catalog, version, files, days[version]), first, read, update)
+    return update
+
+
+def _version_of(file: str) -> str:
+    """Return the version of a wheel of flash-attn; empty for any other file."""
+    try:
+        name, version, _, _ = parse_wheel_filename(file)
+    except InvalidWheelFilename:
+        return ""
+    return str(version) if name == "flash-attn" and not version.is_prerelease else ""
+
+
+def _github_rows(
+    catalog: Catalog, version: str, wheels: Sequence[schema.Sdist], released: datetime.date | None
+) -> Iterator[schema.Row]:
+    label = Version(version).local or ""
+    source = wheels[0].url.rpartition("/")[0].replace("/download/", "/tag/")
+    torch = _TORCH.search(label)
+    release = schema.Release(
+        package="flash-attn",
+        version=version,
+        released=released,
+        wheels=tuple(sorted(wheels, key=lambda wheel: wheel.file)),
+        status="inferred",
+        source=source,
+        note=_NOTE,
+    )
+    yield release
+    yield from _requirements(
+        catalog,
+        "flash-attn",
+        version,
+        files_of(release),
+        torch=[f"=={torch[1]}.*"] if torch else [],
+        source=source,
+    )
 
 
 # Rows of a release.
@@ -179,13 +297,13 @@ def _release_rows(
     package: str,
     version: str,
     wheels: list[File],
-    client: Client,
     *,
+    index: str,
+    client: Client,
     torch: Sequence[str] = (),
 ) -> Iterator[schema.Row]:
-    """Yield a release and its requirements; `torch` are versions on the same index."""
+    """Yield a release on an index and its requirements; `torch` are versions on the same index."""
     needed = next((row for row in requirements_of(wheels[0], client) if row.name == "torch"), None)
-    index, rocm = wheels[0].index, _rocm_of(catalog, version)
     source = f"{index}/{package}/"
     yield schema.Release(
         package=package,
@@ -196,25 +314,8 @@ def _release_rows(
         source=source,
         note=_NOTE,
     )
-    glibc = {required_glibc(file.name) for file in wheels} - {""}
-    stated = {
-        "torch": [str(needed.specifier)] if needed and needed.specifier else [f"=={text}" for text in torch],
-        "rocm": [f"=={minor(rocm)}.*"] if rocm else [],
-        "python": [f"=={python}.*" for python in pythons_of(wheels)],
-        "glibc": [f">={max(glibc, key=sort_key)}"] if glibc else [],
-    }
-    for on, versions in stated.items():
-        if versions:
-            yield schema.Requires(
-                package=package,
-                releases=f"=={version}",
-                on=on,
-                versions=tuple(versions),
-                when_present=on == "glibc",
-                status="inferred",
-                source=source,
-                note=_NOTE,
-            )
+    versions = [str(needed.specifier)] if needed and needed.specifier else [f"=={text}" for text in torch]
+    yield from _requirements(catalog, package, version, wheels, torch=versions, source=source)
 
 
 def _add_read(rows: Iterable[schema.Row], file: File, read: Reader, update: CatalogUpdate) -> None:
@@ -242,6 +343,31 @@ def _add_read(rows: Iterable[schema.Row], file: File, read: Reader, update: Cata
             update.rows.append(row)
     update.rows += contents
     update.rows += [row for row in learned.rows if isinstance(row, schema.Wheel) and row.sha256]
+
+
+def _requirements(
+    catalog: Catalog, package: str, version: str, files: Sequence[File], *, torch: Sequence[str], source: str
+) -> Iterator[schema.Requires]:
+    rocm = _rocm_of(catalog, version)
+    glibc = {required_glibc(file.name) for file in files} - {""}
+    stated = {
+        "torch": torch,
+        "rocm": [f"=={minor(rocm)}.*"] if rocm else [],
+        "python": [f"=={python}.*" for python in pythons_of(files)],
+        "glibc": [f">={max(glibc, key=sort_key)}"] if glibc else [],
+    }
+    for on, versions in stated.items():
+        if versions:
+            yield schema.Requires(
+                package=package,
+                releases=f"=={version}",
+                on=on,
+                versions=tuple(versions),
+                when_present=on == "glibc",
+                status="inferred",
+                source=source,
+                note=_NOTE,
+            )
 
 
 def _linux_wheels(client: Client, index: str, name: str) -> dict[str, list[File]]:

@@ -37,7 +37,7 @@ def find_updates(catalog: Catalog, packages: Iterable[str], client: Client, inde
         try:
             page = client.releases(index, name)
         except EnvironmentLacksError as error:
-            update.unreachable.append((name, error.message))
+            update.unreachable.append(f"{name}: {error.message}")
             continue
         if page is None:
             update.remarks.append(

@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from matrix.maintaining import CatalogUpdate, git_tags, pypi, rocm
-from matrix.show.render import shortened
+from builders.storage.files import cache_root
+from matrix.maintaining import CatalogUpdate, git_tags, pypi, rocm, sites
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
 from resolver.facts.catalog_files import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import date
 
     from builders.learning import LearnedFacts
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from resolver.indexes import File
     from resolver.reporter import Reporter
 
-SOURCES = ("pypi", "torch", "rocm", "amd", "vllm", "git")
+SOURCES = ("pypi", "torch", "rocm", "amd", "vllm", "github", "git", "sites")
 OUTPUT = Path("catalog") / "updates.toml"
 _MOST_PAGES = 3
 
@@ -49,7 +49,7 @@ def fetch_update(
         if name not in catalog.package:
             msg = f"The catalog has no package {name!r}."
             raise UsageError(msg, hint=did_you_mean(name, catalog.package))
-    client = Client(mirrors)
+    client = Client(cache_root() / "refresh", mirrors)
     transport = Transport((), mirrors)
 
     def read(file: File) -> LearnedFacts:
@@ -62,7 +62,9 @@ def fetch_update(
         "rocm": partial(rocm.find_updates, catalog, client),
         "amd": partial(prebuilt.amd_updates, catalog, client, read),
         "vllm": partial(prebuilt.vllm_updates, catalog, client, index, read),
+        "github": partial(prebuilt.github_updates, catalog, client, read),
         "git": partial(git_tags.find_updates, catalog, packages, mirrors),
+        "sites": partial(sites.find_updates, catalog, client),
     }
     update = CatalogUpdate()
     for source in (source for source in SOURCES if source in sources):
@@ -70,7 +72,7 @@ def fetch_update(
         update.add(finders[source]())
     keys = {(type(row), row.key(), row if row.widening else None): row for row in reversed(update.rows)}
     update.rows = list(keys.values())[::-1]
-    reporter.info(f"Pages: {client.fetched}.")
+    reporter.info(f"Pages: {client.fetched}, unchanged since the last run: {client.unchanged}.")
     if update.unreachable and not (update.rows or update.remarks or client.answered):
         reasons = "; ".join(by_reason(update.unreachable))
         msg = f"No source could be read, and nothing was changed: {reasons}."
@@ -90,9 +92,15 @@ def leave_own_rows(update: CatalogUpdate, path: Path) -> None:
         )
 
 
-def by_reason(unreachable: Sequence[tuple[str, str]]) -> list[str]:
+def by_reason(unreachable: Iterable[str]) -> list[str]:
     """Return each reason once, with the pages that could not be fetched because of it."""
-    reasons: dict[str, list[str]] = {}
-    for page, reason in unreachable:
-        reasons.setdefault(reason.removesuffix("."), []).append(page)
-    return [f"{reason} ({shortened(pages, most=_MOST_PAGES)})" for reason, pages in reasons.items()]
+    pages_by_reason: dict[str, list[str]] = {}
+    for entry in unreachable:
+        page, _, reason = entry.removesuffix(".").partition(": ")
+        pages_by_reason.setdefault(reason, []).append(page)
+    return [f"{reason} ({_first_pages(pages)})" for reason, pages in pages_by_reason.items()]
+
+
+def _first_pages(pages: Sequence[str]) -> str:
+    more = f" and {len(pages) - _MOST_PAGES} more" if len(pages) > _MOST_PAGES else ""
+    return f"{', '.join(pages[:_MOST_PAGES])}{more}"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from matrix.maintaining import prebuilt, rocm
+from matrix.maintaining import prebuilt, rocm, sites
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog, load
 from tests.builders.gitrepos import commit, git
-from tests.matrix.test_catalog_update import Capture, Sources, sdist, sources, update
+from tests.matrix.test_catalog_update import AB, Capture, Sources, sdist, sources, update
 
 __all__ = ["sources"]
 
@@ -21,6 +23,8 @@ MIRRORS = {
     "https://repo.amd.com/": "amd",
     "https://stable.repo.amd.com/": "next",
     "https://wheels.vllm.ai/": "vllm",
+    "https://api.github.com/": "api",
+    "https://github.com/": "github",
 }
 
 
@@ -127,7 +131,7 @@ def test_vllm_index_adds_release_with_its_torch(pages: Sources, capsys: Capture)
     torch = mine.torch["99.0.0+git8514f05"]
     assert (torch.index, torch.rocm, torch.python, torch.glibc) == (index, "7.2.1", ("3.12",), "2.34")
     assert shown["unreachable"] == []
-    assert not any("99.2.0" in path or "0.13.0/" in path for path in pages.requests)
+    assert not any("99.2.0" in path or "0.13.0/" in path for path, _ in pages.requests)
 
 
 @pytest.mark.slow
@@ -160,6 +164,48 @@ def test_incomplete_vllm_release_is_left_for_next_run(pages: Sources, capsys: Ca
 )
 def test_rocm_is_read_from_label(label: str, rocm: str, catalog: Catalog) -> None:
     assert prebuilt._rocm_of(catalog, f"1.0+{label}") == rocm
+
+
+# GitHub releases.
+
+
+def asset(name: str, digest: str | None = f"sha256:{AB}") -> dict[str, Any]:
+    base = "https://github.com/mjun0812/flash-attention-prebuild-wheels/releases/download/v1.0.0"
+    url = f"{base}/{name.replace('+', '%2B')}"
+    return {"name": name, "browser_download_url": url, "digest": digest, "size": 1, "state": "uploaded"}
+
+
+@pytest.mark.slow
+def test_flash_attention_wheels_of_a_github_release(pages: Sources, capsys: Capture) -> None:
+    name = "flash_attn-2.9.1+rocm7.2torch2.14-cp{0}-cp{0}-linux_x86_64.whl"
+    assets = [
+        asset(name.format("312")),
+        asset(name.format("311")),
+        asset("flash_attn-2.8.3+cu130torch2.13-cp311-cp311-linux_x86_64.whl"),
+        asset("flash_attn-2.9.1+rocm7.2torch2.14-cp312-cp312-win_amd64.whl"),
+        asset("flash_attn-2.9.2+rocm7.2torch2.14-cp312-cp312-linux_x86_64.whl", None),
+        asset("notes.txt"),
+    ]
+    release = {"tag_name": "v1.0.0", "assets": assets, "prerelease": False}
+    put(pages, prebuilt.RELEASES, json.dumps([release]), "application/json")
+    shown = update(capsys, "--source", "github", "--apply")
+    assert any("has no SHA-256" in remark for remark in shown["remarks"])
+    mine = written()
+    row = mine.release["flash-attn", "2.9.1+rocm7.2torch2.14", ""]
+    assert [wheel.file for wheel in row.wheels] == [name.format("311"), name.format("312")]
+    assert {wheel.sha256 for wheel in row.wheels} == {AB}
+    assert row.wheels[0].url.startswith("https://github.com/mjun0812/")
+    needs = {item.on: item.versions for item in mine.requires if item.releases == f"=={row.version}"}
+    assert needs == {
+        "torch": ("==2.14.*",),
+        "rocm": ("==7.2.*",),
+        "python": ("==3.11.*", "==3.12.*"),
+    }
+
+
+def test_reply_that_is_no_list_of_releases_is_a_remark(pages: Sources, capsys: Capture) -> None:
+    put(pages, prebuilt.RELEASES, '{"message": "API rate limit exceeded"}', "application/json")
+    assert "no longer a list of releases" in update(capsys, "--source", "github")["remarks"][0]
 
 
 # Git tags.
@@ -236,6 +282,67 @@ def test_driver_and_architecture_are_added(pages: Sources, capsys: Capture) -> N
     assert any("6.3 supports ROCm 7.1" in remark for remark in shown["remarks"])
     assert f"{rocm.DRIVERS[1]} no longer exists." in shown["remarks"]
     assert mine.gfx.keys() - load().gfx.keys() == {"gfx9999"}
+
+
+# Documents of sites.
+
+FRONTIER_GUIDE = """\
+System Updates
+==============
+
+2030-02-10
+----------
+On Tuesday, Frontier's system software was upgraded.
+
+- Upgrade to AMD GPU 6.16.13 device driver (ROCm 7.2.0 release).
+- ROCm/7.1.1 and 7.2.0 were made available as non-default via the ``rocm/7.1.1`` module.
+
+2029-01-01
+----------
+- Upgrade to AMD GPU 99.1.1 device driver (ROCm 99.1.0 release).
+
+2025-10-21
+----------
+- Upgrade to AMD GPU 6.14.99 device driver (ROCm 7.0.2 release).
+
+2025-07-29
+----------
+On Tuesday, a parameter was adjusted.
+"""
+PARTITIONS = """\
+| Name       | Max walltime | Max jobs          | Max resources/job |
+| ---------- | ------------ | ----------------- | ----------------- |
+| standard-g | 2 days       | 210 (200 running) | 1024 nodes        |
+| dev-g      | 30 minutes   |   2 (1 running)   | 32 nodes          |
+"""
+
+
+@pytest.mark.slow
+def test_site_documents_give_drivers_and_limits(pages: Sources, capsys: Capture, catalog: Catalog) -> None:
+    put(pages, sites.FRONTIER, FRONTIER_GUIDE)
+    put(pages, sites.LUMI, PARTITIONS)
+    shown = update(capsys, "--source", "sites", "--apply")
+    mine = written()
+    new = [row for row in mine.windows_of("frontier") if row.since.year >= 2029]
+    assert [(str(row.since), row.package) for row in new] == [("2030-02-10", "6.16.13")]
+    assert new[0].driver in catalog.driver
+    assert any("6.14.99" in remark for remark in shown["remarks"])
+    assert any("99.1.1" in remark for remark in shown["remarks"])
+    again = update(capsys, "--source", "sites", "--catalog", "catalog")
+    assert (again["rows"], again["remarks"]) == (0, shown["remarks"])
+    assert mine.partition["lumi-g", "dev-g"].max_hours == 0.5
+    assert mine.partition["lumi-g", "standard-g"] == catalog.partition["lumi-g", "standard-g"]
+
+
+def test_unreachable_sites_are_named(pages: Sources, capsys: Capture) -> None:
+    text = Path("matrix.toml").read_text().replace(f"{pages.url}/raw/", "http://127.0.0.1:9/")
+    Path("matrix.toml").write_text(text)
+    pages.project("horovod", [])
+    put(pages, prebuilt.RELEASES, "[]", "application/json")
+    assert main_of("--source", "sites", "--source", "github") == 3
+    message = capsys.readouterr().err
+    assert "The sources that were read have no new facts." in message
+    assert "frontier_user_guide.rst" in message
 
 
 def main_of(*arguments: str) -> int:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,10 +36,14 @@ SIMPLE = "application/vnd.pypi.simple.v1+json"
 
 @dataclass
 class Sources:
-    """Pages by path, and the paths that were requested."""
+    """Pages by path, and the requests for them."""
 
     pages: dict[str, tuple[str, str]] = field(default_factory=dict)
-    requests: list[str] = field(default_factory=list)
+    requests: list[tuple[str, bool]] = field(default_factory=list)
+    """Path, and whether the request was conditional."""
+    agents: set[str] = field(default_factory=set)
+    stall_at: int = 0
+    """Number of the request, from 1, that gets no reply."""
     busy: int = 0
     """Number of requests that get a 503 first."""
     url: str = ""
@@ -59,7 +69,11 @@ def sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Sources
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            served.requests.append(self.path)
+            condition = self.headers.get("If-None-Match")
+            served.requests.append((self.path, bool(condition)))
+            served.agents.add(self.headers["User-Agent"])
+            if len(served.requests) == served.stall_at:
+                time.sleep(60)
             if served.busy:
                 served.busy -= 1
                 self.send_response(503)
@@ -69,9 +83,11 @@ def sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Sources
                 return
             kind, text = served.pages.get(self.path, ("", ""))
             body = text.encode()
-            code = 200 if kind else 404
+            tag = f'"{hashlib.sha256(body).hexdigest()[:12]}"'
+            code = 404 if not kind else 304 if condition == tag else 200
             self.send_response(code)
             self.send_header("Content-Type", kind)
+            self.send_header("ETag", tag)
             self.send_header("Content-Length", str(len(body) if code == 200 else 0))
             self.end_headers()
             if code == 200:
@@ -199,7 +215,7 @@ def test_pre_release_yanked_and_foreign_project_are_skipped(
     sources.project("horovod", [*files, sdist("horovod", "99.0rc1"), sdist("horovod", "98.0", yanked="no")])
     sources.project("apex", [sdist("apex", "99.0")])
     assert update(capsys, "--package", "horovod", "--package", "apex")["diff"] == ""
-    assert "/simple/apex/" not in sources.requests
+    assert "/simple/apex/" not in [path for path, _ in sources.requests]
 
 
 # PyTorch's indexes.
@@ -260,7 +276,7 @@ def test_new_torch_is_read_from_wheel_metadata(torch_index: Sources, capsys: Cap
 def test_missing_torch_index_is_not_an_error(sources: Sources, capsys: Capture) -> None:
     shown = update(capsys, "--source", "torch")
     assert (shown["rows"], shown["unreachable"]) == (0, [])
-    assert any(path.startswith("/torch/whl/") for path in sources.requests)
+    assert any(path.startswith("/torch/whl/") for path, _ in sources.requests)
 
 
 # AMD's matrix.
@@ -312,7 +328,18 @@ def test_matrix_adds_releases_and_keeps_driver_table(
         assert any("7.1" in remark and "takes precedence" in remark for remark in shown["remarks"])
 
 
-# Errors.
+# Conditional requests and errors.
+
+
+def test_second_update_sends_conditional_requests(
+    sources: Sources, capsys: Capture, catalog: Catalog
+) -> None:
+    sources.project("horovod", [as_file(newest_sdist(catalog, "horovod"))])
+    update(capsys, "--package", "horovod")
+    assert main(["catalog", "update", "--package", "horovod"]) == 0
+    assert "Pages: 1, unchanged since the last run: 1." in capsys.readouterr().err
+    assert sources.requests == [("/simple/horovod/", False), ("/simple/horovod/", True)]
+    assert all(agent.startswith("rocm-matrix") for agent in sources.agents)
 
 
 def test_busy_source_is_retried(sources: Sources, capsys: Capture, catalog: Catalog) -> None:
@@ -375,6 +402,33 @@ def test_output_that_is_not_text_is_reported(sources: Sources, capsys: Capture) 
     assert main(["catalog", "update", "--output", "mine.toml"]) == 2
     assert "mine.toml:1: not UTF-8 text" in capsys.readouterr().err
     assert not sources.requests
+
+
+@pytest.mark.slow
+def test_killed_update_continues_from_its_cache(sources: Sources, tmp_path: Path, catalog: Catalog) -> None:
+    for name in ("deepspeed", "horovod"):
+        known = [as_file(release) for release in catalog.releases_of(name) if release.sdist]
+        sources.project(name, [*known, sdist(name, "99.1.0")])
+    sources.stall_at = 2
+    command = [sys.executable, "-m", "matrix", "catalog", "update", "--apply"]
+    command += ["--package", "deepspeed", "--package", "horovod"]
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path}
+    child = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(sources.requests) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert not (tmp_path / "catalog").exists()
+    assert (
+        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False).returncode
+        == 0
+    )
+    assert sources.requests[2:] == [("/simple/deepspeed/", True), ("/simple/horovod/", False)]
+    mine = load([tmp_path / "catalog"])
+    assert ("deepspeed", "99.1.0", "") in mine.release
+    assert ("horovod", "99.1.0", "") in mine.release
 
 
 # Writing rows.

@@ -58,7 +58,7 @@ def test_index_list_json_and_text(capsys: Capture) -> None:
 
 def test_index_check_reports_and_repairs(index: Index, capsys: Capture) -> None:
     sound = {"schema": 1, "status": "ok", "index": str(index.root), "sound": True, "findings": []}
-    sound |= {"warnings": [], "without_provenance": []}
+    sound |= {"warnings": [], "without_provenance": [], "signers": {}}
     assert answer(capsys, "check") == sound
     (index.simple / "tiny" / "index.html").write_text("<html>")
     document = answer(capsys, "check", code=1)

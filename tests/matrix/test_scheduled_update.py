@@ -27,6 +27,7 @@ HOSTS = (
     "repo.amd.com",
     "stable.repo.amd.com",
     "wheels.vllm.ai",
+    "api.github.com",
     "github.com",
 )
 
