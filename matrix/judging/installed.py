@@ -195,12 +195,7 @@ def _unlabelled(
                 "builds without a label, PyPI's and conda-forge's, are for CUDA or CPUs",
             )
     if item.name in TRITON_NAMES:
-        wanted = rocm and item.name == "triton" and with_rocm
-        return (
-            ("does-not-fit", "two tritons overwrite each other's files")
-            if wanted
-            else ("fits", "torch's triton")
-        )
+        return _of_triton(item, versions, expected, overwritten=item.name == "triton" and with_rocm)
     package = catalog.package.get(item.name)
     if package is None:
         return ("fits", read[item.name]) if item.name in read else ("not-judged", "its wheel was not read")
@@ -212,6 +207,20 @@ def _unlabelled(
         torch = versions.get("torch", "")
         return _of_facts(item, torch if torch in catalog.torch else "", expected)
     return "fits", f"it needs no GPU build ({package.source})"
+
+
+def _of_triton(
+    item: Item, versions: Mapping[str, str], expected: ExpectedTarget, *, overwritten: bool
+) -> tuple[Verdict, str]:
+    """Judge a triton by what the torch of the list requires."""
+    if expected.backend == "rocm" and overwritten:
+        return "does-not-fit", "two tritons overwrite each other's files"
+    row = expected.catalog.torch.get(versions.get("torch", ""))
+    needed = parse_requirement(row.triton) if row and row.triton else None
+    pin = needed.specifier if needed and needed.name == item.name else None
+    if needed and pin and is_version(item.version) and not pin.allows(item.version):
+        return "does-not-fit", f"torch {versions['torch']} requires {needed.text}"
+    return "fits", "torch's triton"
 
 
 def _of_facts(item: Item, torch: str, expected: ExpectedTarget, commit: str = "") -> tuple[Verdict, str]:

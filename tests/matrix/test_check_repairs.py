@@ -194,6 +194,8 @@ def test_of_two_pins_that_conflict_torch_stays(order: int, index: str, capsys: C
         ("torch==2.9.1+cpu torchvision==0.24.1+cpu", 0),
         ("torch==2.9.1+cpu torchvision==0.22.1+cpu", 1),
         ("torch==2.13.0 torchvision==0.24.1", 1),
+        ("torch==2.9.1+rocm6.4 pytorch-triton-rocm==3.5.1", 0),
+        ("torch==2.9.1+rocm6.4 pytorch-triton-rocm==3.3.1", 1),
     ],
 )
 def test_companion_of_another_torch_does_not_fit(lines: str, code: int, index: str, capsys: Capture) -> None:
