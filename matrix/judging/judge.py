@@ -29,10 +29,10 @@ from builders.storage.files import write_atomic
 from builders.wheels.wheel import WheelReader
 from matrix.input.settings import in_project
 from matrix.judging.corrections import check, difference, fixed
-from matrix.judging.installed import installed_findings
+from matrix.judging.distributions import CONDA_RUNTIME, installed_findings
 from matrix.judging.jobs import check_images, check_job
 from matrix.judging.machine import judge_base_image, judge_machine
-from matrix.judging.nearest import CONDA_RUNTIME, judge_list, predict
+from matrix.judging.nearest import judge_list, predict
 from matrix.judging.packages import check_sources
 from matrix.judging.repair import replaced
 from matrix.judging.running import IMAGES, place_of, start
@@ -233,9 +233,17 @@ def _judge_reading(
     rules = (check_sources, check_images, check_job)
     found = (each for rule in rules for each in rule(reading, expected))
     judged_.findings += in_order(found, reading.name)
-    installs = [item for item in reading.items if item.installer != "image"]
-    if not context.args.repair and (not reading.items or (reading.directives is not None and not installs)):
-        return None  # it installs nothing
+    if all(item.name == "python" for item in reading.items) and not context.args.repair:
+        text = (
+            "What it starts was not read."
+            if reading.directives or reading.launches
+            else "It names no package."
+        )
+        hint = reading.how and f"{reading.how}."
+        says_why = any(line.matters for line in reading.unread)
+        if not says_why and not any(finding.severity == "error" for finding in judged_.findings):
+            judged_.findings.append(Finding("not-judged", "warning", text, hint))
+        return None
     if lock is not None and not context.args.repair and _is_of_lock(reading, lock):
         as_in = f"as in {context.args.lock}"
         judged_.distributions = [JudgedItem.of(item, "fits", as_in) for item in reading.items]

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from builders.findings import Finding
 from matrix.api import package_indexes, resolve_settings
 from matrix.input.request import make_request
-from matrix.judging.installed import judge_items, of_commit, of_label
-from matrix.judging.packages import TORCH_FAMILY, built_here, torch_index
+from matrix.judging.distributions import TORCH_FAMILY, judge_items, of_commit, of_origin
+from matrix.judging.packages import built_here, torch_index
 from matrix.judging.repair import Change, changed_versions, nearest, replaced
 from matrix.judging.target import Verdict, expect_request
 from matrix.judging.verdict import JudgedItem, Judgement
@@ -24,7 +24,7 @@ from matrix.reading.requirements import is_index_of_torch
 from resolver.errors import MatrixError, NoVersionError
 from resolver.model import Conflict, Resolution
 from resolver.requirements import parse_requirement
-from resolver.versions import is_version, join_words, minor
+from resolver.versions import is_version, join_words
 
 if TYPE_CHECKING:
     from matrix.command_line.context import Context
@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.model import Request, Requirement
 
-CONDA_RUNTIME = {
-    "c-compiler", "cmake", "compilers", "cxx-compiler", "fortran-compiler", "gcc", "gfortran", "git", "gxx",
-    "libgcc", "libgcc-ng", "libgomp", "libstdcxx", "libstdcxx-ng", "make", "ninja", "pip", "pkg-config",
-}  # fmt: skip
-"""What conda installs for programs of any kind: compilers with their runtime, tools, and pip."""
 _PARTS = 3
 _UNLABELLED = "PyPI's build, which is for CUDA"
 
@@ -298,28 +293,14 @@ def _verdicts(
     picks = {pick.name: pick for pick in answer.picks} if isinstance(answer, Resolution) else {}
     for item in reading.items:
         change, pick = changed.get(str(item)), picks.get(item.name)
-        verdict: Verdict = "not-judged"
-        if item.installer == "image":
-            row = expected.catalog.image_at(item.url)
-            verdict = "not-judged" if row is None else expected.fit(minor(row.rocm)) if row.rocm else "fits"
-            evidence = "the catalog knows this image" if row else "the content of the image was not read"
-        elif item.url and "+" in item.version:
-            verdict, evidence = of_label(item.version.partition("+")[2], item, versions, expected)
-            verdict = "not-judged" if verdict == "fits" else verdict
-            evidence = f"{evidence}; the wheel itself was not read"
-        elif item.url:
-            evidence = f"it comes from {item.url}, and is not looked up by name"
+        verdict, evidence = of_origin(item, versions, expected) or ("not-judged", "it was not resolved")
+        if item.url:
+            pass
         elif item.name in stated and not (change and change.for_cuda):
             verdict, evidence = stated[item.name]
         elif change:
             verdict, evidence = "does-not-fit", change.reason
-        elif item.installer == "conda" and item.name in CONDA_RUNTIME:
-            verdict, evidence = "fits", "it has no code for a GPU"
-        elif item.installer == "conda":
-            evidence = "conda installs it"
-        elif pick is None:
-            evidence = "it was not resolved"
-        else:
+        elif pick is not None and item.installer != "conda":
             verdict = "own-risk" if pick.verdict == "at-own-risk" else "fits"
             evidence = f"{pick.pinned} resolves with the others"
         yield JudgedItem.of(item, verdict, evidence)

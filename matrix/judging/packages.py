@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from msgspec.structs import replace
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
@@ -17,43 +16,30 @@ from builders.index import Index
 from builders.machine.host import glibc_version, missing_python
 from builders.network.urls import public_index
 from builders.pyproject import FILE
+from matrix.judging.distributions import TORCH_FAMILY, of_label, rocm_of
 from matrix.judging.target import released_with
-from matrix.reading.pip_line import PipLine, file_version, url_path
+from matrix.reading.items import Item
+from matrix.reading.pip_line import file_version, url_path
 from matrix.reading.requirements import finding, finding_at
-from resolver.answers.explain import blamed, explain_conflict
-from resolver.answers.resolve import solve
 from resolver.compiling.names import replacement
-from resolver.compiling.problem import Demand
-from resolver.errors import MatrixError, NoVersionError
-from resolver.model import Resolution
 from resolver.requirements import (
     TRITON_NAMES,
     is_for_cuda,
     is_rocm_package,
-    parse_requirement,
     required_name,
 )
 from resolver.versions import is_version, join_words, minor, satisfies, sort_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from builders.findings import Finding
     from matrix.judging.target import ExpectedTarget
-    from matrix.reading.items import Item, Reading
+    from matrix.reading.items import Reading
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Package
-    from resolver.model import Request, Requirement
-    from resolver.solving.session import Refuted
 
-TORCH_FAMILY = ("torch", "torchvision", "torchaudio")
 _TORCH_INDEX = re.compile(r"download(?:-r2)?\.pytorch\.org/whl/(?:nightly/|test/)?(rocm[\d.]+|cpu|cu\d+)")
-_ROCM_LABEL = re.compile(r"rocm(?:(\d+\.\d+)|(\d)(\d)\d?(?![\d.]))")
-"""Some projects write ROCm 5.6.1 as ``rocm561``."""
-TORCH_LABEL = re.compile(r"torch(\d+(?:\.\d+)*)")
-GFX_LABEL = re.compile(r"gfx[0-9a-f]+")
-_CUDA_LABEL = re.compile(r"(?:^|[a-z0-9.]*?[0-9.])(cu\d{2,3})(?!\d)")
-"""In a label: ``cu128``, ``pt21cu121`` (PyG) or ``torch2.4.cu12``, but not ``cpu``."""
 _OF_COMMANDS = ("Dockerfile", "definition file", "script")
 """Kinds of files whose commands run one after another."""
 _WITH_TORCH = re.compile(r"torch|vllm|sglang")
@@ -69,7 +55,6 @@ _BOOTSTRAP = "rocm-bootstrap"
 """The only pip package of ROCm that PyPI has, too."""
 _HASH = "Add its hash: `matrix env --for pip` writes such a file from a lock."
 _CUDA_EXTRA = re.compile(r"(?:^|[-_])cuda", re.IGNORECASE)
-_EXPLAIN = "`matrix resolve` with these requirements names the sources, and requests that fit."
 _PIN = "Pin the exact version with its label. `matrix env --for cotainr` writes such a file from a lock."
 
 
@@ -83,30 +68,6 @@ def torch_index(url: str) -> str:
     """
     kind = _TORCH_INDEX.search(url)
     return kind[1].rstrip(".") if kind else ""
-
-
-def cuda_of(label: str) -> str:
-    """Return the CUDA release that a local label names, as the label writes it; empty if it names none.
-
-    Examples
-    --------
-    >>> cuda_of("cu128"), cuda_of("pt21cu121"), cuda_of("rocm6.4"), cuda_of("cpu")
-    ('cu128', 'cu121', '', '')
-    """
-    release = _CUDA_LABEL.match(label)
-    return release[1] if release else ""
-
-
-def rocm_of(label: str) -> str:
-    """Return the ROCm release that a local label names; empty if it names none.
-
-    Examples
-    --------
-    >>> rocm_of("rocm6.4.torch2.9.1.gfx90a"), rocm_of("rocm561"), rocm_of("cu128")
-    ('6.4', '5.6', '')
-    """
-    release = _ROCM_LABEL.match(label)
-    return (release[1] or f"{release[2]}.{release[3]}") if release else ""
 
 
 class Indexes:
@@ -200,12 +161,12 @@ def check_torch(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]
     """Check torch, torchvision, torchaudio, triton and packages for CUDA only."""
     indexes = Indexes(reading)
     own_triton = _triton_of_torch(reading, expected)
+    versions = {entry.pip.name: entry.pip.pinned for entry in reading.pip_lines}
     for entry in reading.pip_lines:
         line = entry.pip
         if expected.backend == "rocm":
             yield from _check_cuda(entry, expected)
-        if rocm := rocm_of(_label_of_file(line)):
-            yield from _check_rocm(entry, rocm, expected)
+        yield from _check_label(entry, versions, expected)
         if line.requirement is None or line.location or line.name in expected.pins:
             continue
         if line.name == "triton" and own_triton not in {"", "triton"}:
@@ -222,23 +183,29 @@ def check_torch(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]
             yield finding("rocm-placeholder", entry, message, fix=_ROCM_INDEX)
         elif line.name in TORCH_FAMILY:
             yield from _check_family(reading, entry, expected, indexes)
-        elif line.local and rocm_of(line.local):
-            yield from _check_rocm(entry, rocm_of(line.local), expected)
         elif release := _CUPY_ROCM.fullmatch(line.name):
             yield from _check_rocm(entry, f"{release[1]}.{release[2]}", expected)
 
 
-def _label_of_file(line: PipLine) -> str:
-    """Return the local label of the wheel or archive that a line names by its URL or path."""
-    return file_version(line.location)[1].partition("+")[2]
+def _check_label(entry: Item, versions: Mapping[str, str], expected: ExpectedTarget) -> Iterator[Finding]:
+    """Judge the build that a line pins, or that the name of its file tells."""
+    line = entry.pip
+    label = file_version(line.location)[1].partition("+")[2] or line.local
+    if not label or line.name in expected.pins:
+        return
+    rule, verdict, evidence = of_label(Item(name=line.name, version=line.pinned), label, versions, expected)
+    if verdict not in {"does-not-fit", "own-risk"}:
+        return
+    is_of_torch = line.name in TORCH_FAMILY
+    fitting = expected.fitting(line.name, line.public) if is_of_torch and not line.location else []
+    corrected = [line.with_pin(released_with(row, line.name)) for row in fitting[:1]]
+    corrected = corrected if verdict == "does-not-fit" else []
+    fix = "" if corrected or verdict == "own-risk" else _RESOLVE if is_of_torch else _PIN
+    yield finding(rule, entry, f"{evidence[:1].upper()}{evidence[1:]}.", corrected=corrected, fix=fix)
 
 
 def _check_cuda(entry: Item, expected: ExpectedTarget) -> Iterator[Finding]:
     line = entry.pip
-    label = _label_of_file(line) or line.local
-    if cuda_of(label) and (line.location or line.name not in TORCH_FAMILY):
-        message = f"The label {label} means a build for CUDA."
-        yield finding("cuda-torch", entry, message, fix=_RESOLVE if line.name in TORCH_FAMILY else _PIN)
     row = replacement(expected.catalog, line.name)
     if not (row or is_for_cuda(line.name)) or line.name in TRITON_NAMES or line.name in expected.pins:
         return
@@ -292,12 +259,7 @@ def _check_family(
         yield finding("unpinned-torch", entry, message, fix=_RESOLVE)
     elif not line.local:
         yield from _check_unlabelled(entry, expected, indexes)
-    elif cuda_of(line.local) and expected.backend == "rocm":
-        message = f"The label {line.local} means a build for CUDA."
-        fitting = expected.fitting(line.name, line.public)
-        corrected = [line.with_pin(released_with(row, line.name)) for row in fitting[:1]]
-        yield finding("cuda-torch", entry, message, corrected=corrected)
-    else:
+    elif line.name == "torch" and not (line.local.startswith("cu") and expected.backend == "rocm"):
         yield from _check_labelled(reading, entry, expected, indexes)
 
 
@@ -340,10 +302,6 @@ def _check_labelled(
 ) -> Iterator[Finding]:
     line = entry.pip
     rocm = rocm_of(line.local)
-    if rocm:
-        yield from _check_rocm(entry, rocm, expected)
-    if line.name != "torch":
-        return
     row = expected.catalog.torch.get(f"{line.public}+{line.local}")
     if row is None:
         versions = [row.version for row in expected.fitting("torch", line.public)]
@@ -370,7 +328,6 @@ def _check_labelled(
 def check_extensions(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check the extensions of the catalog that a file names."""
     indexes = Indexes(reading)
-    torch = next((entry.pip for entry in reading.pip_lines if entry.pip.name == "torch"), PipLine(""))
     for entry in reading.pip_lines:
         line = entry.pip
         yield from _check_spelling(entry)
@@ -393,8 +350,6 @@ def check_extensions(reading: Reading, expected: ExpectedTarget) -> Iterator[Fin
             yield finding("built-from-source", indexes.no_binary[line.name], message, fix=_BUILD)
         if line.requirement is not None and line.name not in expected.pins:
             yield from _check_extension(entry, package, expected, indexes)
-        yield from _check_label(entry, torch.public, expected)
-        yield from _check_published(entry, rocm_of(torch.local), expected)
         if line.local and not indexes.wheels_only(line.name):
             message = (
                 "If the wheel is missing, pip may build a source archive from another index, without torch."
@@ -444,8 +399,7 @@ def check_known(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]
             message = f"The project {name} is {row.project}, not {means}."
             yield finding("other-project", entry, message, fix=f"Write {means} instead.")
     if expected.backend == "rocm":
-        yield from _check_cuda_extras(entries.values())
-        yield from _check_fit(entries, expected)
+        yield from _check_extras(entries, expected.catalog)
 
 
 def _entries_of_indexes(reading: Reading, expected: ExpectedTarget) -> dict[str, Item]:
@@ -458,86 +412,21 @@ def _entries_of_indexes(reading: Reading, expected: ExpectedTarget) -> dict[str,
     }
 
 
-def _check_cuda_extras(entries: Iterable[Item]) -> Iterator[Finding]:
-    for entry in entries:
-        requirement = entry.pip.requirement
-        extras = sorted(filter(_CUDA_EXTRA.search, requirement.extras if requirement else ()))
+def _check_extras(entries: Mapping[str, Item], catalog: Catalog) -> Iterator[Finding]:
+    """Report extras for CUDA, and what runs on the CPU only because its plugin for ROCm is missing."""
+    for name, entry in entries.items():
+        extras = sorted(filter(_CUDA_EXTRA.search, entry.pip.extras))
         if extras:
-            message = f"{entry.pip.name}[{','.join(extras)}] installs distributions for NVIDIA GPUs."
+            message = f"{name}[{','.join(extras)}] installs distributions for NVIDIA GPUs."
             yield finding("cuda-package", entry, message, fix="Remove the extra.")
-
-
-def _check_fit(entries: Mapping[str, Item], expected: ExpectedTarget) -> Iterator[Finding]:
-    catalog = expected.catalog
-    known, request, answer = _resolve_known(entries, expected)
-    if answer is None:
-        return
-    if not isinstance(answer, Resolution):
-        conflict, core = explain_conflict(request, answer)
-        involved = [name for name in known if name in blamed(core)] or [*known]
-        asked = {one.text for one in core if isinstance(one, Demand) and one.requirement}
-        facts = [item.text for item in conflict.core if item.text not in asked]
-        message = f"{join_words(involved, joiner='and')} cannot be used here: {'; '.join(facts)}."
-        yield finding("does-not-fit", entries[involved[0]], message, fix=_EXPLAIN)
-        return
-    for name in known:
-        needed = sorted(
-            {row.on for row in catalog.requires if row.package == name and _is_for_rocm(catalog, row.on)}
-        )
-        if needed and not _is_for_rocm(catalog, name) and not entries.keys() & {*needed}:
-            chosen = [one for one in needed if answer.version_of(one)]
-            pins = join_words([f"{one}=={answer.version_of(one)}" for one in (name, *chosen)], joiner="and")
-            message = f"pip installs {name} without {join_words(needed)}, so it runs on the CPU only."
-            fix = f"Require {pins}, or {name}[cpu] if the CPU is enough."
-            yield finding("cpu-only", entries[name], message, fix=fix)
-
-
-def _resolve_known(
-    entries: Mapping[str, Item], expected: ExpectedTarget
-) -> tuple[dict[str, Requirement], Request, Resolution | Refuted | None]:
-    """Resolve what the catalog knows of the wheels in a file; a torch with a label is resolved with them.
-
-    Return also the requirements that were resolved, by name, and the request. Releases that the catalog does
-    not have are left out, and so are requirements with a marker or with an extra for the CPU or CUDA.
-    """
-    catalog = expected.catalog
-    known = {
-        name: parse_requirement(f"{name}{entry.pip.requirement.specifier}")
-        for name, entry in entries.items()
-        if _is_read(catalog, name) or (name == "torch" and entry.pip.local)
-        if entry.pip.requirement and not entry.pip.requirement.marker and not _other_backend(entry)
-    }
-    torch = entries["torch"].pip.pinned if "torch" in entries else ""
-    brings_rocm = torch in catalog.torch and catalog.torch[torch].pip_rocm
-    image = replace(expected.request, requirements=(parse_requirement("base-image"),))
-    platform: tuple[Requirement, ...] = ()
-    while any(_is_read(catalog, name) for name in known):
-        try:
-            needs_image = any(_is_for_rocm(catalog, name) for name in known)
-            if needs_image and not platform and not brings_rocm and not any(map(is_rocm_package, entries)):
-                platform = image.requirements if isinstance(solve(catalog, image, None), Resolution) else ()
-            request = replace(image, requirements=(*known.values(), *platform))
-            return known, request, solve(catalog, request, None)
-        except NoVersionError as error:
-            if known.pop(error.name, None) is None:
-                break
-        except MatrixError:
-            break
-    return {}, image, None
-
-
-def _other_backend(entry: Item) -> list[str]:
-    extras = entry.pip.requirement.extras if entry.pip.requirement else ()
-    return sorted(one for one in extras if one == "cpu" or _CUDA_EXTRA.search(one))
-
-
-def _is_read(catalog: Catalog, name: str) -> bool:
-    """Return whether the catalog has facts about the wheels of a distribution that is not compiled here."""
-    return (
-        name in catalog.package
-        and not _is_built(catalog, name)
-        and any(row.package == name for row in catalog.requires)
-    )
+        if extras or "cpu" in entry.pip.extras or entry.pip.marker or _is_for_rocm(catalog, name):
+            continue
+        needs = {row.on for row in catalog.requires if row.package == name and not _is_built(catalog, name)}
+        plugins = sorted(one for one in needs if _is_for_rocm(catalog, one))
+        if plugins and not entries.keys() & {*plugins}:
+            message = f"pip installs {name} without {join_words(plugins)}, so it runs on the CPU only."
+            fix = f"`matrix resolve {name}` chooses a plugin. Require {name}[cpu] if the CPU is enough."
+            yield finding("cpu-only", entry, message, fix=fix)
 
 
 def _is_for_rocm(catalog: Catalog, name: str) -> bool:
@@ -753,37 +642,3 @@ def _is_published(expected: ExpectedTarget, name: str, version: str = "") -> boo
         version in {"", row.version} and row.is_published and expected.backend in row.backend
         for row in expected.catalog.releases_of(name)
     )
-
-
-def _check_label(entry: Item, torch: str, expected: ExpectedTarget) -> Iterator[Finding]:
-    label = entry.pip.local
-    built = TORCH_LABEL.search(label)
-    if built and torch and Version(built[1]) != Version(torch):
-        message = (
-            f"{entry.pip.name} was built against torch {built[1]}, but the file pins torch {torch}. The "
-            "import may fail."
-        )
-        yield finding("other-target", entry, message, fix=_PIN)
-    gfx = GFX_LABEL.findall(label)
-    missing = [name for name in expected.gfx if gfx and name not in gfx]
-    if missing:
-        message = (
-            f"{entry.pip.name} contains code for {', '.join(gfx)}, but not for {', '.join(missing)} of "
-            f"{expected.against}."
-        )
-        yield finding("other-target", entry, message, fix=_PIN)
-
-
-def _check_published(entry: Item, rocm: str, expected: ExpectedTarget) -> Iterator[Finding]:
-    line = entry.pip
-    for release in expected.catalog.releases_of(line.name):
-        if not rocm or not release.wheel or release.version != line.pinned:
-            continue
-        rows = [row for row in expected.catalog.requires if row.on == "rocm" and row.applies_to(release)]
-        supported = [version for row in rows if row.kind == "run" for version in row.versions]
-        if supported and not any(satisfies(rocm, version) for version in supported):
-            releases = join_words(supported)
-            message = (
-                f"The wheel of {line.name} {line.pinned} is for ROCm {releases}, but torch is for {rocm}."
-            )
-            yield finding("other-rocm", entry, message, fix="Pin a version for this ROCm.")

@@ -160,9 +160,7 @@ def conclude(judged: Judgement, site: str) -> None:
         judged.verdict = "fits"
         warnings = sum(finding.severity == "warning" for finding in judged.findings)
         more = _counted(warnings, "warning is below", "warnings are below")
-        script = judged.kind == "job script" and not judged.distributions
-        parts = [f"{what} fits {where}", "what it starts was not read" if script else "", more]
-        judged.text = f"{'; '.join(filter(None, parts))}."
+        judged.text = f"{'; '.join(filter(None, [f'{what} fits {where}', more]))}."
 
 
 def _about(finding: Finding) -> str:

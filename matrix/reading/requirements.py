@@ -63,7 +63,6 @@ RULES: dict[str, Severity] = {
     "cuda-package": "error",
     "cuda-image": "error",
     "cpu-only": "error",
-    "does-not-fit": "error",
     "second-triton": "error",
     "rocm-placeholder": "warning",
     # Names on several indexes

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from builders.findings import Finding
 from builders.installed.checks import findings_of
 from matrix.cli import main
-from matrix.judging.installed import installed_findings, judge_items
-from matrix.judging.packages import rocm_of
+from matrix.judging.distributions import installed_findings, judge_items, rocm_of
 from matrix.judging.target import expect_request
 from matrix.judging.verdict import VERDICTS, JudgedItem, Judgement, conclude
 from matrix.reading.items import Unread
@@ -198,6 +197,26 @@ def test_fits_never_stands_beside_what_was_not_judged(
         or any(item.verdict == "does-not-fit" for item in items)
     )
     assert "here" in result.text
+
+
+EMPTY = {
+    "empty.sh": "",
+    "job.sh": "#!/bin/bash\n#SBATCH --nodes=1\nsource venv/bin/activate\npython train.py\n",
+    "requirements.txt": "# to do\n--extra-index-url https://download.pytorch.org/whl/rocm6.3\n",
+    "pyproject.toml": (
+        '[project]\nname = "own"\nversion = "1"\nrequires-python = ">=3.8"\ndependencies = []\n'
+        '[project.optional-dependencies]\nhip = ["torch==2.5.1+rocm6.2"]\n'
+    ),
+    "image.sh": "#!/bin/bash\n#SBATCH --nodes=1\nsrun singularity exec own.sif torchrun train.py\n",
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_what_names_nothing_is_not_judged(name: str, capsys: Capture) -> None:
+    """Nothing is against it, and nothing was judged: that is no `fits`."""
+    Path(name).write_text(EMPTY[name])
+    assert main(["check", name, "--site", "lumi-g"]) == 4, capsys.readouterr().out
+    assert "could not be judged" in capsys.readouterr().out
 
 
 BROKEN = {

@@ -1,6 +1,6 @@
-"""Judge a list of what is installed: by proven sets, by the meaning of labels, and by the site's driver.
+"""Judge a distribution by name, version and origin: proven sets, labels, images, and facts of the catalog.
 
-A list has no files, so whatever neither its label nor the catalog explains is not judged.
+Neither a list nor a line has the files, so whatever neither a label nor the catalog explains is not judged.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from builders.installed.checks import driver_findings, known_bad_findings
-from matrix.judging.packages import GFX_LABEL, TORCH_FAMILY, TORCH_LABEL, rocm_of
 from matrix.judging.verdict import JudgedItem
 from resolver.answers.resolve import resolve
 from resolver.compiling.names import replacement
@@ -29,9 +28,32 @@ if TYPE_CHECKING:
     from resolver.consequences import Side
     from resolver.facts.schema import ProvenSet
 
-_CUDA_LABEL = re.compile(r"(pt\d+)?cu\d")
+TORCH_FAMILY = ("torch", "torchvision", "torchaudio")
+CONDA_RUNTIME = {
+    "c-compiler", "cmake", "compilers", "cxx-compiler", "fortran-compiler", "gcc", "gfortran", "git", "gxx",
+    "libgcc", "libgcc-ng", "libgomp", "libstdcxx", "libstdcxx-ng", "make", "ninja", "pip", "pkg-config",
+}  # fmt: skip
+"""What conda installs for programs of any kind: compilers with their runtime, tools, and pip."""
+_ROCM_LABEL = re.compile(r"rocm(?:(\d+\.\d+)|(\d)(\d)\d?(?![\d.]))")
+"""Some projects write ROCm 5.6.1 as ``rocm561``."""
+_TORCH_LABEL = re.compile(r"torch(\d+(?:\.\d+)*)")
+_GFX_LABEL = re.compile(r"gfx[0-9a-f]+")
+_CUDA_LABEL = re.compile(r"(?:^|[a-z0-9.]*?[0-9.])cu\d{2,3}(?!\d)")
+"""A label such as ``cu128``, ``pt21cu121`` (PyG) or ``torch2.4.cu12``, but not ``cpu``."""
 _CUDA_BUILD = re.compile(r"cuda|cu\d{2,}")
 _ROCM_TRITONS = tuple(name for name in TRITON_NAMES if name != "triton")
+
+
+def rocm_of(label: str) -> str:
+    """Return the ROCm release that a local label names; empty if it names none.
+
+    Examples
+    --------
+    >>> rocm_of("rocm6.4.torch2.9.1.gfx90a"), rocm_of("rocm561"), rocm_of("cu128")
+    ('6.4', '5.6', '')
+    """
+    release = _ROCM_LABEL.match(label)
+    return (release[1] or f"{release[2]}.{release[3]}") if release else ""
 
 
 def installed_findings(reading: Reading, side: Side) -> Iterator[Finding]:
@@ -96,23 +118,42 @@ def judge_items(
         yield JudgedItem.of(item, verdict, evidence)
 
 
+def of_origin(
+    item: Item, versions: Mapping[str, str], expected: ExpectedTarget
+) -> tuple[Verdict, str] | None:
+    """Judge an image, what has a URL, and what conda installs; None for what pip looks up by name."""
+    label, on_gpu = item.version.partition("+")[2], expected.backend == "rocm"
+    conda = item.installer == "conda"
+    image = expected.catalog.image_at(item.url) if item.installer == "image" else None
+    row = replacement(expected.catalog, item.name, conda=True) if conda and on_gpu else None
+    of_file = of_label(item, label, versions, expected)[1:] if item.url and label else ("fits", "")
+    verdict = "not-judged" if of_file[0] == "fits" else of_file[0]
+    cases: list[tuple[object, Verdict, str]] = [
+        (image, expected.fit(minor(image.rocm)) if image and image.rocm else "fits", "the catalog knows it"),
+        (item.installer == "image", "not-judged", "the content of the image was not read"),
+        (of_file[1], verdict, f"{of_file[1]}; the wheel itself was not read"),
+        (item.url, "not-judged", f"it comes from {item.url}, and is not looked up by name"),
+        (on_gpu and _CUDA_BUILD.search(item.build), "does-not-fit", f"its build {item.build} is for CUDA"),
+        (row, "does-not-fit", f"it is for CUDA ({row.source if row else ''})"),
+        (conda and item.name in CONDA_RUNTIME, "fits", "it has no code for a GPU"),
+        (conda, "not-judged", "conda installs it"),
+    ]
+    return next(((verdict, evidence) for holds, verdict, evidence in cases if holds), None)
+
+
 def _verdict(
     item: Item, versions: Mapping[str, str], expected: ExpectedTarget, read: Mapping[str, str]
 ) -> tuple[Verdict, str]:
-    rocm = expected.backend == "rocm"
-    label = item.version.partition("+")[2]
-    row = replacement(expected.catalog, item.name, conda=item.installer == "conda")
-    if item.url:
-        return "not-judged", f"it comes from {item.url}"
-    if rocm and item.installer == "conda" and _CUDA_BUILD.search(item.build):
-        return "does-not-fit", f"conda's build {item.build} is for CUDA"
-    if rocm and (row or is_for_cuda(item.name)) and item.name not in TRITON_NAMES:
+    """Judge a distribution that is there."""
+    if answer := of_origin(item, versions, expected):
+        return answer
+    row = replacement(expected.catalog, item.name)
+    if expected.backend == "rocm" and (row or is_for_cuda(item.name)) and item.name not in TRITON_NAMES:
         return "does-not-fit", "it is for CUDA" + (f" ({row.source})" if row and row.source else "")
-    if rocm and item.installer == "conda":
-        return "not-judged", "conda installed it"
+    label = item.version.partition("+")[2]
     return (
         _of_other_torch(item, versions, expected)
-        or (label and of_label(label, item, versions, expected))
+        or (of_label(item, label, versions, expected)[1:] if label else None)
         or _unlabelled(item, versions, expected, read)
     )
 
@@ -132,40 +173,49 @@ def _of_other_torch(
 
 
 def of_label(
-    label: str, item: Item, versions: Mapping[str, str], expected: ExpectedTarget
-) -> tuple[Verdict, str]:
-    """Judge a build by what its label means; a label that says nothing about the platform is not judged."""
-    named, torch = f"its label {label} means a build for", versions.get("torch", "")
-    gfx, for_torch, rocm = GFX_LABEL.findall(label), TORCH_LABEL.search(label), rocm_of(label)
-    torch_rocm = rocm_of(torch.partition("+")[2])
+    item: Item, label: str, versions: Mapping[str, str], expected: ExpectedTarget
+) -> tuple[str, Verdict, str]:
+    """Judge a build by what its label means, beside the versions of the others, and name the rule.
+
+    A label that says nothing about the platform is not judged, unless it is a commit of the catalog.
+    """
+    means, torch = f"its label {label} means a build for", versions.get("torch", "")
+    gfx, of_torch, rocm = _GFX_LABEL.findall(label), _TORCH_LABEL.search(label), rocm_of(label)
+    torch_rocm, built_for = rocm_of(torch.partition("+")[2]), of_torch[1] if of_torch else torch
     on_gpu = expected.backend == "rocm"
-    of_rocm = expected.fit(rocm) if rocm else "fits"
-    cpu_in_gpu = on_gpu and (item.name in TORCH_FAMILY or "+cpu" not in torch)
-    cases: list[tuple[object, Verdict, str]] = [
-        (label.startswith("cpu"), "does-not-fit" if cpu_in_gpu else "fits", f"{named} CPUs"),
-        (_CUDA_LABEL.match(label), "does-not-fit" if on_gpu else "not-judged", f"{named} CUDA"),
-        (rocm and not on_gpu, "does-not-fit", f"{named} ROCm {rocm}"),
-        (not on_gpu, "not-judged", _unknown(label)),
+    missing = [name for name in expected.gfx if gfx and name not in gfx]
+    fits_torch = f"{torch.partition('+')[0]}.".startswith(f"{built_for.partition('+')[0]}.") or not torch
+    fit = expected.fit(rocm) if rocm else "fits"
+    why = expected.because if fit == "fits" else expected.why(rocm)
+    of_cpu = on_gpu and (item.name in TORCH_FAMILY or "+cpu" not in torch)
+    cases: list[tuple[object, str, Verdict, str]] = [
+        (label.startswith("cpu"), "other-target", "does-not-fit" if of_cpu else "fits", f"{means} CPUs"),
+        (rocm and not on_gpu, "other-rocm", "does-not-fit", f"{means} ROCm {rocm}"),
+        (not on_gpu, "", "not-judged", _unknown(label)),
+        (_CUDA_LABEL.match(label), "cuda-torch", "does-not-fit", f"{means} CUDA"),
         (
-            gfx and not {*gfx} & {*expected.gfx},
+            missing,
+            "other-target",
             "does-not-fit",
-            f"{named} {join_words(gfx)}, not for {join_words(expected.gfx)}",
+            f"{means} {join_words(gfx)}, not for {join_words(missing)}",
         ),
         (
-            for_torch and torch and not torch.startswith(for_torch[1]),
+            not fits_torch,
+            "other-target",
             "does-not-fit",
-            f"it was built for torch {for_torch and for_torch[1]}, and torch is {torch}",
+            f"it was built for torch {built_for}, and torch is {torch}",
         ),
         (
             rocm and torch_rocm not in {"", rocm},
+            "other-rocm",
             "does-not-fit",
-            f"{named} ROCm {rocm}, and torch is for ROCm {torch_rocm}",
+            f"{means} ROCm {rocm}, and torch is for ROCm {torch_rocm}",
         ),
-        (rocm, of_rocm, f"{named} ROCm {rocm}; {expected.because}"),
-        (gfx, "fits", f"{named} {join_words(gfx)}"),
+        (rocm, "driver-risk" if fit == "own-risk" else "other-rocm", fit, f"{means} ROCm {rocm}; {why}"),
+        (gfx, "", "fits", f"{means} {join_words(gfx)}"),
     ]
-    found = ((verdict, evidence) for holds, verdict, evidence in cases if holds)
-    return next(found, None) or of_commit(item, versions, expected)
+    found = (row[1:] for row in cases if row[0])
+    return next(found, None) or ("", *of_commit(item, versions, expected))
 
 
 def of_commit(item: Item, versions: Mapping[str, str], expected: ExpectedTarget) -> tuple[Verdict, str]:
