@@ -79,7 +79,7 @@ class MemoryMeter:
 
     def _sample(self) -> None:
         def look() -> None:
-            sizes = resident_sizes(descendants())
+            sizes = resident_sizes(started())
             self.total = max(self.total, sum(sizes) / _GIB)
             self.largest = max(self.largest, max(sizes, default=0) / _GIB)
 
@@ -94,6 +94,23 @@ def repeat(look: Callable[[], None], interval: float, stop: Event) -> None:
         before = time.monotonic()
         look()
         pause = max(interval, (time.monotonic() - before) / _LARGEST_SHARE)
+
+
+def started() -> list[int]:
+    """Return what `descendants` does, without reading every process of the machine.
+
+    The kernel may leave out children while another one ends (proc(5)), so it is for samples only. Some
+    kernels have no such file.
+    """
+    if not os.path.exists("/proc/thread-self/children"):  # noqa: PTH110  called often
+        return descendants()
+    below = [os.getpid()]
+    for process in below:
+        with suppress(OSError):
+            for thread in os.listdir(f"/proc/{process}/task"):  # noqa: PTH208
+                with open(f"/proc/{process}/task/{thread}/children", "rb") as source:  # noqa: PTH123
+                    below += map(int, source.read().split())
+    return below[1:]
 
 
 def _largest_child() -> float:
@@ -242,7 +259,7 @@ def watched(reporter: Reporter, log: Path, measured: Callable[[float], None]) ->
     count = LogCount(log)
 
     def look() -> None:
-        processes = descendants()
+        processes = started()
         sizes = resident_sizes(processes)
         file, ninja = compiling(processes)
         change: Progress = {"memory": sum(sizes) / 2**30, "file": file}

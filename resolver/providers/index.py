@@ -94,13 +94,9 @@ class IndexProvider:
         that a recipe builds, the requirements are those of that build, as far as the source lists them. What
         the build backend of a source has stated takes the place of all.
         """
-        release = candidate.release if candidate is not None else None
-        commit = release.git.commit if release and release.git else ""
-        for digest in (commit, *(file.sha256 for file in files)) if self._stated else ():
-            if digest in self._stated:
-                return self._stated[digest]
-        if not files:
-            return None
+        stated = self.stated(files, candidate)
+        if stated is not None or not files:
+            return stated
         recipe = candidate.recipe if candidate is not None and candidate.origin == "build" else None
         listed = recipe.requirements if recipe else ""
         keys = [(file.url, listed) for file in files]
@@ -110,6 +106,19 @@ class IndexProvider:
             if known is not None:
                 self._metadata |= dict.fromkeys(keys, known)
         return known
+
+    def stated(self, files: Sequence[File], candidate: Candidate | None = None) -> Metadata | None:
+        """Return what the build backend of a source has stated; None if it was not asked.
+
+        The source is one of these files, or the pinned one of the candidate, which no index may list.
+        """
+        if not self._stated:
+            return None
+        release = candidate.release if candidate is not None else None
+        commit = release.git.commit if release and release.git else ""
+        pinned = release.sdist.sha256 if release and release.sdist else ""
+        digests = (commit, pinned, *(file.sha256 for file in files))
+        return next((self._stated[digest] for digest in digests if digest in self._stated), None)
 
     def offered(
         self, candidate: Candidate, torch: Candidate | None

@@ -446,9 +446,10 @@ class Requirements(Part):
             for row in self.world.rows_of(name):
                 if row.on not in known and row.applies_to(candidate.release):
                     self._projects.add_row(row, name, {number: mask}, candidate.version)
-        files = self._files(candidate, number, mask)
+        is_stated = self.index.stated((), candidate) is not None
+        files = () if is_stated else self._files(candidate, number, mask)
         is_from_git = candidate.release is not None and candidate.release.git is not None
-        if not (files or is_from_git) or self._is_excluded(candidate, number, mask, files):
+        if not (files or is_stated or is_from_git) or self._is_excluded(candidate, number, mask, files):
             return
         metadata = self._metadata_of_closed(candidate, files, number, mask)
         if metadata is None:

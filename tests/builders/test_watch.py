@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
-from builders.building.watch import LogCount, compiling
+from builders.building.watch import LogCount, compiling, started
 from builders.machine.reaper import descendants
 from resolver.reporter import Progress
 from tests.support.waiting import wait_until
@@ -49,8 +53,8 @@ class Project:
         with self.log.open("a") as log:
             ninja = subprocess.Popen(["ninja", "-v", "-j1"], cwd=self.folder, stdout=log, stderr=log)
         try:
-            wait_until(lambda: all(compiling(descendants())))
-            file, process = compiling(descendants())
+            wait_until(lambda: all(compiling(started())))
+            file, process = compiling(started())
             assert process == ninja.pid
             assert self.count.read() == {}
             before = self.count.begun(process)
@@ -116,3 +120,30 @@ def test_count_starts_again_with_a_new_log(tmp_path: Path) -> None:
     assert count.read() == counted(2, 2)
     log.write_text("[1/2] a\n")
     assert count.read() == counted(1, 2)
+
+
+def test_samples_see_what_every_thread_started() -> None:
+    """The child of a thread and its child, and no other process of this machine."""
+    script = "import subprocess as s; s.Popen(['sleep', '60']); print(flush=True); input()"
+    programs: list[subprocess.Popen[bytes]] = []
+    is_ready, is_seen = Event(), Event()
+
+    def start() -> None:
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-c", script]
+        programs.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True))
+        is_ready.set()
+        is_seen.wait()
+
+    Thread(target=start).start()
+    assert is_ready.wait(60)
+    try:
+        assert programs[0].stdout is not None
+        programs[0].stdout.readline()
+        found = started()
+        assert programs[0].pid in found
+        assert sorted(found) == sorted(descendants())
+    finally:
+        is_seen.set()
+        os.killpg(programs[0].pid, signal.SIGKILL)
+        programs[0].communicate()

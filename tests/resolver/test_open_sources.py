@@ -13,7 +13,7 @@ from resolver.answers.resolve import resolve
 from resolver.errors import CycleError, LockError, UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Backend, Recipe
-from resolver.indexes import Content, SourceClass
+from resolver.indexes import Content, SourceClass, StatedMetadata
 from resolver.lock import dumps, read_lock
 from resolver.model import Conflict, Preinstalled, Request, Resolution
 from resolver.providers.inferred import with_releases_of
@@ -353,3 +353,22 @@ def test_extra_of_the_catalog_requires_other_packages_of_the_catalog(
     assert ("mamba-ssm", other) in {(edge.subject, edge.object) for edge in lock.edges}
     assert lock.pick("xformers") is None
     assert answered(indexes, "mamba-ssm").pick(other) is None
+
+
+def test_source_whose_backend_was_asked_needs_no_index_that_lists_it(catalog: Catalog) -> None:
+    request, indexes = _request(catalog, "deepspeed"), FakeIndexes({"filelock": {"1.0": []}})
+    before = resolve(catalog, request, indexes)
+    assert isinstance(before, Resolution)
+    pick = before.pick("deepspeed")
+    assert pick is not None
+    assert before.incomplete == ("deepspeed",)
+    assert any("deepspeed" in text and "does not list its files" in text for text in before.left_open)
+    stated = StatedMetadata(pick.name, pick.version, pick.source_digest, ("filelock",))
+    after = resolve(catalog, replace(request, stated=(stated,)), indexes)
+    assert isinstance(after, Resolution)
+    assert (after.incomplete, after.version_of("filelock")) == ((), "1.0")
+    assert not [text for text in after.left_open if "deepspeed" in text]
+    other = replace(stated, source="0" * 64)  # as of another file of this version
+    assert resolve(catalog, replace(request, stated=(other,)), indexes) == replace(
+        before, request=replace(request, stated=(other,))
+    )
