@@ -186,6 +186,12 @@ class PackageIndexes(Protocol):
     def is_cached(self, name: str) -> bool:
         """Return whether a project is in the cache, so that `project` does not use the network."""
 
+    def recall(self, key: str) -> bytes:
+        """Return what the cache keeps under a key; empty if it keeps nothing."""
+
+    def remember(self, key: str, content: bytes) -> None:
+        """Keep what may be lost at any time in the cache, in place of what it has under the key."""
+
     def submit(self, work: Callable[[], object]) -> None:
         """Run `work` in a thread, so that replies are cached before they are needed; ignore its errors."""
 

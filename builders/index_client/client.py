@@ -232,6 +232,20 @@ class IndexClient:
             self._local(url) is not None or self._is_usable(self._page_path(url, "")) for url in self._links
         )
 
+    def recall(self, key: str) -> bytes:
+        """Return what the cache keeps under a key; empty if it keeps nothing."""
+        try:
+            return self._kept(key).read_bytes()
+        except OSError:
+            return b""
+
+    def remember(self, key: str, content: bytes) -> None:
+        """Keep what may be lost at any time in the cache, in place of what it has under the key."""
+        stored.replace(self._kept(key), content)
+
+    def _kept(self, key: str) -> Path:
+        return self._cache / "kept" / f"{_digest(key)}.msgpack"
+
     def submit(self, work: Callable[[], object]) -> None:
         """Run `work` in a thread of a pool, which does not keep the process alive; its errors are ignored.
 

@@ -5,37 +5,46 @@ was recorded as the requirements of each distribution of the lock, and must reac
 else. Specifiers, markers, extras and Requires-Python are evaluated by `packaging`. Neither the search nor the
 parsers that it uses have a part in this, because their mistakes would confirm themselves. A difference is a
 fault of the program, not an answer.
+
+What `packaging` says of a text depends on nothing else, so it is asked only once: the cache of the indexes
+keeps its answers. Importing it takes longer than the rest of the confirmation.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
+import packaging
 import resolvelib
-from packaging.markers import InvalidMarker, Marker
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name
 
 from resolver.environment import Environment
 from resolver.errors import InternalError
-from resolver.requirements import TRITON_NAMES, is_for_cuda, is_rocm_package, split_marker
+from resolver.requirements import (
+    TRITON_NAMES,
+    is_for_cuda,
+    is_rocm_package,
+    normalize_name,
+    split_marker,
+)
 
 if TYPE_CHECKING:
     from resolvelib.providers import Preference
 
     from resolver.answers.answer import Recorded
-    from resolver.model import Request, Resolution
+    from resolver.indexes import PackageIndexes
     from resolver.model import Requirement as Requested
+    from resolver.model import Resolution
 
 
 _EXTRA, _OR = re.compile(r"""\bextra\s*==\s*["']\w"""), re.compile(r"\bor\b")
 _AT_A_TIME = 4
 """Requirements that resolvelib resolves together."""
+_MOST_SAID = 50_000
+"""Answers of `packaging` that are kept; a resolution of 200 distributions needs 1,000."""
 _REQUEST = ""
 """In place of the name of a distribution: the request."""
 
@@ -49,19 +58,107 @@ class _Need(msgspec.Struct, frozen=True):
     is_met: bool
 
 
-def confirm(lock: Resolution, recorded: Mapping[str, Recorded], closed: Collection[str]) -> None:
+class _Parsed(msgspec.Struct, frozen=True, array_like=True):
+    """A requirement without its marker, as `packaging` parses it."""
+
+    name: str
+    extras: tuple[str, ...]
+    specifier: str
+
+    def __str__(self) -> str:
+        brackets = f"[{','.join(self.extras)}]" if self.extras else ""
+        return f"{self.name}{brackets}{self.specifier}"
+
+
+class _Said(msgspec.Struct):
+    """What `packaging` has said of requirements, of markers in an environment, and of specifiers."""
+
+    requirements: dict[str, _Parsed] = {}
+    markers: dict[str, bool] = {}
+    specifiers: dict[str, bool] = {}
+
+    def __len__(self) -> int:
+        return len(self.requirements) + len(self.markers) + len(self.specifiers)
+
+
+_said_decoder = msgspec.msgpack.Decoder(_Said)
+
+
+class _Packaging:
+    """`packaging`, which is asked about each text only once."""
+
+    def __init__(self, indexes: PackageIndexes | None) -> None:
+        self._indexes = indexes
+        self._key = f"packaging {packaging.__version__}"
+        self._said = _Said()
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            self._said = _said_decoder.decode(indexes.recall(self._key) if indexes else b"")
+        if len(self._said) > _MOST_SAID:
+            self._said = _Said()
+        self._kept = len(self._said)
+
+    def keep(self) -> None:
+        """Store what was asked for the first time."""
+        if self._indexes and len(self._said) > self._kept:
+            self._indexes.remember(self._key, msgspec.msgpack.encode(self._said))
+
+    def parsed(self, text: str) -> _Parsed:
+        """Parse a requirement that has no marker; raise `ValueError` if it is not valid."""
+        known = self._said.requirements.get(text)
+        if known is None:
+            from packaging.requirements import Requirement
+            from packaging.utils import canonicalize_name
+
+            one = Requirement(text)
+            extras = tuple(sorted(map(canonicalize_name, one.extras)))
+            known = _Parsed(canonicalize_name(one.name), extras, str(one.specifier))
+            self._said.requirements[text] = known
+        return known
+
+    def applies(self, marker: str, variables: Mapping[str, str]) -> bool:
+        """Return whether a marker is true; raise `ValueError` if it is not valid."""
+        key = f"{marker}\n{variables['python_full_version']}\n{variables['extra']}"
+        known = self._said.markers.get(key)
+        if known is None:
+            from packaging.markers import Marker
+
+            known = self._said.markers[key] = Marker(marker).evaluate(dict(variables))
+        return known
+
+    def allows(self, specifier: str, version: str) -> bool:
+        """Return whether a specifier allows a version; one that is not valid allows all, as for pip."""
+        key = f"{specifier}\n{version}"
+        known = self._said.specifiers.get(key)
+        if known is None:
+            from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+            try:
+                known = SpecifierSet(specifier).contains(version, prereleases=True)
+            except InvalidSpecifier:
+                known = True
+            self._said.specifiers[key] = known
+        return known
+
+
+def confirm(
+    lock: Resolution,
+    recorded: Mapping[str, Recorded],
+    closed: Collection[str],
+    indexes: PackageIndexes | None = None,
+) -> None:
     """Check that a lock meets its request and all that was recorded, and that nothing in it is superfluous.
 
     `recorded` has the requirements of distributions by name, and `closed` the names about which the catalog
-    decides, not the indexes. Raise `InternalError` if the lock is wrong.
+    decides, not the indexes, which keep what `packaging` says. Raise `InternalError` if the lock is wrong.
     """
-    provider = _LockProvider(lock, recorded, closed)
+    said = _Packaging(indexes)
+    provider = _LockProvider(lock, recorded, closed, said)
     problem = ""
     try:
         reached = _reached(provider)
     except resolvelib.ResolutionError:
         problem = f"it violates {'; '.join(provider.violated)}"
-    except (InvalidRequirement, InvalidMarker) as error:
+    except ValueError as error:
         problem = f"a requirement is not valid: {error}"
     else:
         superfluous = sorted(
@@ -80,40 +177,55 @@ def confirm(lock: Resolution, recorded: Mapping[str, Recorded], closed: Collecti
         log.debug("resolvelib: %s", problem)
         msg = f"The answer was not confirmed by resolvelib: {problem}."
         raise InternalError(msg, hint="Please report this request. --debug writes both answers into a log.")
+    said.keep()
 
 
 def _reached(provider: _LockProvider) -> set[str]:
     """Return everything that the request, or what it keeps, requires directly or indirectly.
 
-    resolvelib takes quadratic time in the number of requirements. So it resolves each distribution, and the
-    request, with only a few of its own requirements at a time. As the lock has one candidate for each name,
-    this accepts the same locks as one resolution of everything.
+    resolvelib takes quadratic time in the number of requirements. So it resolves a few of them at a time,
+    beginning with the distributions that state them, and only those that may change what it has found: what
+    `packaging` finds met by a distribution that was reached before does not. As the lock has one candidate
+    for each name, this accepts the same locks as one resolution of everything.
     """
     reached = set(provider.kept)
     left = [_REQUEST, *provider.kept]
-    while left:
-        key = left.pop()
-        needs = list(provider.needs_of(key))
-        for start in range(0, len(needs), _AT_A_TIME):
-            provider.dependencies = {key: needs[start : start + _AT_A_TIME]}
-            resolver = resolvelib.Resolver(provider, resolvelib.BaseReporter())
-            found = resolver.resolve([_Need(key, key, is_met=True)], max_rounds=_AT_A_TIME + 2).mapping
-            left += found.keys() - reached - {key}
-            reached |= found.keys()
+    stated: list[tuple[str, _Need]] = []
+    while left or stated:
+        while left and len(stated) < _AT_A_TIME:
+            key = left.pop()
+            stated += [(key, need) for need in provider.needs_of(key)]
+        new = [(key, need) for key, need in stated if not (need.is_met and need.key in reached)]
+        provider.dependencies = {}
+        for key, need in new[:_AT_A_TIME]:
+            provider.dependencies.setdefault(key, []).append(need)
+        stated = new[_AT_A_TIME:]
+        roots = [_Need(key, key, is_met=True) for key in provider.dependencies]
+        resolver = resolvelib.Resolver(provider, resolvelib.BaseReporter())
+        found = resolver.resolve(roots, max_rounds=3 * _AT_A_TIME).mapping
+        left += found.keys() - reached - provider.dependencies.keys()
+        reached |= found.keys()
     return reached
 
 
 class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
     """What is in the lock, and the recorded requirements of its distributions."""
 
-    def __init__(self, lock: Resolution, recorded: Mapping[str, Recorded], closed: Collection[str]) -> None:
-        self.dependencies: Mapping[str, Sequence[_Need]] = {}
+    def __init__(
+        self,
+        lock: Resolution,
+        recorded: Mapping[str, Recorded],
+        closed: Collection[str],
+        said: _Packaging,
+    ) -> None:
+        self.dependencies: dict[str, list[_Need]] = {}
         """The requirements of a candidate that are resolved now."""
         self.violated: list[str] = []
         """The requirements on the first name that the lock does not have in an allowed version."""
         self._request = lock.request
         self._recorded = recorded
         self._closed = closed
+        self._packaging = said
         self._is_left_open = bool(lock.left_open)
         self.kept = [pick.name for pick in lock.distributions if pick.origin == "preinstalled"]
         """What stays whether or not anything requires it."""
@@ -122,10 +234,10 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
         self.chosen = {name: pick.version for name, pick in self._picks.items()}
         """The versions by name, with an extra in brackets. resolvelib's candidates are these names."""
         for name, pick in self._picks.items():
-            extras = (canonicalize_name(extra) for extra in (pick.variant, *pick.extras) if extra)
+            extras = (normalize_name(extra) for extra in (pick.variant, *pick.extras) if extra)
             self.chosen |= {f"{name}[{extra}]": pick.version for extra in extras}
         self.chosen[_REQUEST] = ""
-        environment = Environment(_requested_patch(lock.request) or lock.target.python or "")
+        environment = Environment(self._requested_patch() or lock.target.python or "")
         self._patches = environment.patches
         self._variables = environment.variables
         self._markers: dict[tuple[str, str], bool] = {}
@@ -184,9 +296,9 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
             yield _Need("python", f"{source} requires Python {pick.files[0].requires_python}", is_met=False)
         if known and known.version not in {"", pick.version}:
             text = f"the metadata of {source} is of {known.version}"
-            yield _Need(name, text, self._allows(name, SpecifierSet(f"=={known.version}")))
+            yield _Need(name, text, self._allows(name, f"=={known.version}"))
         for text, alternatives in known.facts if known else ():
-            stated = [_parsed(one) for one in alternatives]
+            stated = [self._packaging.parsed(one) for one in alternatives]
             is_met = any(self._allows(one.name, one.specifier) for one in stated)
             yield _Need(stated[0].name if stated else name, text, is_met)
         for line in known.requires if known else ():
@@ -201,8 +313,8 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
             return  # false without an extra: so are most markers, and evaluating them takes longest
         if not self._applies(marker, extra) or (extra and self._applies(marker)):
             return  # what applies without the extra is required by the distribution itself
-        requirement = _parsed(head)
-        name: str = canonicalize_name(requirement.name)
+        requirement = self._packaging.parsed(head)
+        name = requirement.name
         is_other = name in self._closed or (is_for_cuda(name) and self._request.target.backend == "rocm")
         if known and known.is_built and is_other and not extra:
             return  # the facts of the catalog are about what the recipe builds
@@ -220,22 +332,22 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
             for key in self._extras_of(name, one, is_requested=known is None):
                 yield _Need(key, text, is_met=True)
 
-    def _by_name(self, stated: Sequence[Requested]) -> dict[str, list[Requirement]]:
+    def _by_name(self, stated: Sequence[Requested]) -> dict[str, list[_Parsed]]:
         """Return overrides or constraints by name, without those whose marker is false."""
-        named: dict[str, list[Requirement]] = {one.name: [] for one in stated}
+        named: dict[str, list[_Parsed]] = {one.name: [] for one in stated}
         for one in stated:
             head, marker = split_marker(one.text)
-            named[one.name] += [_parsed(head)] if self._applies(marker) else []
+            named[one.name] += [self._packaging.parsed(head)] if self._applies(marker) else []
         return named
 
-    def _extras_of(self, name: str, stated: Requirement, *, is_requested: bool) -> Iterator[str]:
+    def _extras_of(self, name: str, stated: _Parsed, *, is_requested: bool) -> Iterator[str]:
         """Yield the required extras that the lock must have.
 
         Of a distribution of the catalog, these are the extras that the request names: other names in brackets
         are variants.
         """
         known = self._recorded.get(name)
-        for extra in map(canonicalize_name, stated.extras):
+        for extra in stated.extras:
             key = f"{name}[{extra}]"
             is_extra = name not in self._closed or (is_requested and known and extra in known.extras)
             if is_extra or key in self.chosen:
@@ -247,42 +359,33 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
         if key not in self._markers:
             patches = self._patches if "python_full_version" in marker else self._patches[:1]
             self._markers[key] = not marker or any(
-                Marker(marker).evaluate({**self._variables, "python_full_version": python, "extra": extra})
+                self._packaging.applies(
+                    marker, {**self._variables, "python_full_version": python, "extra": extra}
+                )
                 for python in patches
             )
         return self._markers[key]
 
     def _allows_python(self, requires_python: str) -> bool:
         if requires_python not in self._pythons:
-            self._pythons[requires_python] = self._allows("python", _specifiers(requires_python))
+            self._pythons[requires_python] = self._allows("python", requires_python)
         return self._pythons[requires_python]
 
-    def _allows(self, name: str, specifier: SpecifierSet) -> bool:
+    def _allows(self, name: str, specifier: str) -> bool:
         """Return whether a specifier and the constraints allow the version in the lock."""
         version = self.chosen.get(name, "")
         versions = (version, *self._patches) if name == "python" else (version,)
         return all(
-            not len(one) or any(one.contains(text, prereleases=True) for text in versions)
+            not one or any(self._packaging.allows(one, text) for text in versions)
             for one in (specifier, *self._limits.get(name, ()))
         )
 
-
-def _requested_patch(request: Request) -> str:
-    """Return the patch release of Python that the request names (``python==3.12.4``), if any."""
-    for stated in request.requirements:
-        for clause in _parsed(stated.text).specifier if stated.name == "python" else ():
-            if clause.operator == "==" and clause.version.removesuffix(".*").count(".") > 1:
-                return clause.version.removesuffix(".*")
-    return ""
-
-
-@cache
-def _parsed(text: str) -> Requirement:
-    return Requirement(text)
-
-
-def _specifiers(requires_python: str) -> SpecifierSet:
-    try:
-        return SpecifierSet(requires_python)
-    except InvalidSpecifier:  # pip ignores it
-        return SpecifierSet()
+    def _requested_patch(self) -> str:
+        """Return the patch release of Python that the request names (``python==3.12.4``), if any."""
+        for stated in self._request.requirements:
+            specifier = self._packaging.parsed(stated.text).specifier if stated.name == "python" else ""
+            for clause in specifier.split(","):
+                version = clause.removeprefix("==").removesuffix(".*")
+                if clause[:2] == "==" and clause[:3] != "===" and version.count(".") > 1:
+                    return version
+        return ""

@@ -339,7 +339,8 @@ class _Search:
         lock = completed(closed, answer)
         lock = replace(lock, warnings=(*lock.warnings, *self._recent)) if self._recent else lock
         self.extras = answer.extras_for_rocm()
-        confirm(lock, answer.recorded(closed.edges), {*self._session.number, *self._builder.closed})
+        known = {*self._session.number, *self._builder.closed}
+        confirm(lock, answer.recorded(closed.edges), known, answer.index.indexes)
         return lock
 
     def _values(self, solution: Solution) -> list[Assumption]:

@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+import msgspec
+import packaging
 import pytest
 from msgspec.structs import replace
 
@@ -17,6 +19,7 @@ from resolver.errors import InternalError, UsageError
 from resolver.model import Distribution, Resolution
 from resolver.requirements import parse_requirement
 from tests.resolver.open_universe import OpenUniverse, open_universe, parsed, versions_of
+from tests.support.indexes import FakeIndexes
 
 PYTHONS = ("3.12", "3.11", "3.10")
 ANSWERS = 60
@@ -35,7 +38,7 @@ def answers() -> list[Found]:
         patch.setattr(
             resolver.answers.confirmation,
             "confirm",
-            lambda lock, recorded, _: confirmed.append((lock, recorded)),
+            lambda lock, recorded, *_: confirmed.append((lock, recorded)),
         )
         for seed in range(5 * ANSWERS):
             universe = open_universe(random.Random(seed), projects=6, releases=5, pythons=PYTHONS)
@@ -53,6 +56,38 @@ def answers() -> list[Found]:
 def test_answers_of_random_universes_are_accepted(answers: Sequence[Found]) -> None:
     for _, lock, recorded in answers:
         confirm(lock, recorded, CLOSED)
+
+
+def test_packaging_is_asked_only_once_and_a_damaged_cache_is_not_used(
+    answers: Sequence[Found], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it says is kept with its version, and is not mistaken for what it says of other texts."""
+    indexes = FakeIndexes({})
+    for _, lock, recorded in answers:
+        confirm(lock, recorded, CLOSED, indexes)
+    (key, kept) = next(iter(indexes.remembered.items()))
+    assert packaging.__version__ in key
+
+    with monkeypatch.context() as patch:
+        for name in ("requirements.Requirement", "markers.Marker", "specifiers.SpecifierSet"):
+            patch.delattr(f"packaging.{name}")
+        for _, lock, recorded in answers:
+            confirm(lock, recorded, CLOSED, indexes)
+        with pytest.raises(ImportError):
+            confirm(*answers[0][1:], CLOSED, FakeIndexes({}))
+
+    for damaged in (b"", kept[:-1], b"\xc1", msgspec.msgpack.encode({"requirements": {"a": 1}})):
+        indexes.remembered[key] = damaged
+        for _, lock, recorded in answers:
+            confirm(lock, recorded, CLOSED, indexes)
+        assert indexes.remembered == {key: kept}
+
+    for _, lock, recorded in answers:
+        for pick in lock.distributions:
+            limit = parse_requirement(f"{pick.name}!={pick.version}")
+            other = replace(lock.request, constraints=(*lock.request.constraints, limit))
+            with pytest.raises(InternalError, match="it violates"):
+                confirm(replace(lock, request=other), recorded, CLOSED, indexes)
 
 
 def _with(lock: Resolution, changed: Sequence[Distribution]) -> Resolution:

@@ -96,6 +96,7 @@ class FakeIndexes:
         """The projects that were queried, in this order."""
         self.read: list[str] = []
         """``name==version`` of the releases whose metadata was read, in this order."""
+        self.remembered: dict[str, bytes] = {}
         self.judged: list[str] = []
         """The names of the files whose content was read, in this order."""
         self._unreachable = {canonicalize_name(name) for name in unreachable}
@@ -174,6 +175,14 @@ class FakeIndexes:
     def is_cached(self, name: str) -> bool:
         """Return whether `project` works without a network: always, unless the project is unreachable."""
         return canonicalize_name(name) not in self._unreachable
+
+    def recall(self, key: str) -> bytes:
+        """Return what was remembered."""
+        return self.remembered.get(key, b"")
+
+    def remember(self, key: str, content: bytes) -> None:
+        """Keep it as long as this object."""
+        self.remembered[key] = content
 
     def submit(self, work: Callable[[], object]) -> None:
         """Ignore work that would only fill the cache."""
