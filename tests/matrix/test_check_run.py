@@ -54,7 +54,7 @@ def test_runs_at_the_same_time_do_not_disturb_each_other(python: str, monkeypatc
 
 
 @pytest.mark.slow
-def test_empty_environment_is_defective(capsys: Capture, python: str) -> None:
+def test_empty_environment_is_defective_and_its_start_is_timed(capsys: Capture, python: str) -> None:
     resolved(capsys)
     assert main(["check", python, "--run", "--format", "json"]) == 1
     (thing,) = json.loads(capsys.readouterr().out)["things"]
