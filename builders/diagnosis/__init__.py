@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
-from functools import cache
+from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -46,15 +46,6 @@ _WORD = re.compile(r"[a-z]{3,}")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 Kind = Literal["", "build", "run"]
 """Of a log, or of the logs that have a failure; a build may be an installation; empty: not known, or both."""
-
-
-class DraftChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to add to fields of a recipe. A module among the requirements means its distribution."""
-
-    undeclared: tuple[str, ...] = ()
-    match_runtime: tuple[str, ...] = ()
-    environment: tuple[str, ...] = ()
-    """As ``NAME=VALUE``."""
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"):
@@ -100,29 +91,38 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Reported only if nothing else is recognized."""
     variables: tuple[str, ...] = ()
     """Variables that prevent it; the rows of sites have their values."""
-    draft: DraftChange = DraftChange()
-    """What a drafted recipe certainly lacks."""
+    draft: dict[Literal["undeclared", "match_runtime", "environment"], tuple[str, ...]] = {}
+    """What to add to fields of a drafted recipe; a module among the requirements means its distribution, and
+    variables are ``NAME=VALUE``."""
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KnownFailures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """All known failures."""
+
     schema: Literal[1]
-    harmless: tuple[str, ...]
-    marks: dict[Kind, tuple[str, ...]]
-    failure: tuple[Failure, ...]
-
-
-class KnownFailures(msgspec.Struct, frozen=True):
-    """All known failures, with their patterns compiled."""
-
-    failures: tuple[Failure, ...]
     marks: Mapping[Kind, tuple[str, ...]]
     """Patterns of lines that show the kind of a log. The first kind counts: a run may compile, too."""
-    harmless: Any
-    """The compiled pattern of lines that good builds and runs print, too."""
-    patterns: dict[str, Any]
-    """Compiled by RE2, by text."""
-    candidates: Callable[[bytes], list[int]]
-    """Returns the positions of the patterns that a part of a log may match."""
+    harmless: tuple[str, ...]
+    """Patterns of lines that good builds and runs print, too."""
+    failures: tuple[Failure, ...] = msgspec.field(name="failure")
+
+    @cached_property
+    def patterns(self) -> dict[str, Any]:
+        """All other patterns, compiled by RE2, by text."""
+        texts = [text for row in self.failures for text in (*row.any, *row.all, *row.none)]
+        texts += [_UNEXPLAINED, *(text for marks in self.marks.values() for text in marks)]
+        return {text: line_expression(text) for text in texts}
+
+    @cached_property
+    def candidates(self) -> Callable[[bytes], list[int]]:
+        """Returns the positions of the patterns that a part of a log may match."""
+        return line_filter([*self.patterns])
+
+    @cached_property
+    def is_harmless(self) -> Callable[[str], object]:
+        """Searches a line for what is harmless."""
+        search: Callable[[str], object] = line_expression("|".join(self.harmless)).search
+        return search
 
 
 @cache
@@ -133,12 +133,9 @@ def known_failures() -> KnownFailures:
 
 def read_known_failures(text: str) -> KnownFailures:
     """Read failures from TOML; raise `ValueError` if it is invalid."""
-    file = msgspec.toml.decode(text, type=_File)
-    texts = [text for row in file.failure for text in (*row.any, *row.all, *row.none)]
-    texts += [_UNEXPLAINED, *(text for marks in file.marks.values() for text in marks)]
-    patterns = {text: line_expression(text) for text in texts}
-    harmless = line_expression("|".join(file.harmless))
-    return KnownFailures(file.failure, file.marks, harmless, patterns, line_filter([*patterns]))
+    known = msgspec.toml.decode(text, type=KnownFailures)
+    known.candidates(b"")  # an invalid pattern is an error now
+    return known
 
 
 def distribution_of(module: str) -> str:
@@ -244,7 +241,7 @@ def _not_known(sighting: Sighting, failures: Sequence[Failure]) -> Finding:
     similar: list[str] = []
     for row in failures:
         least = scores[similar[-1]] if len(similar) == _SHOWN_CAUSES else -1
-        for words in _words_of(row):
+        for words in _words_of((*row.any, row.message)):
             matcher.set_seq1(words)
             if matcher.quick_ratio() > least:  # an upper bound, found much sooner
                 scores[row.id] = max(scores.get(row.id, 0), matcher.ratio())
@@ -257,8 +254,8 @@ def _not_known(sighting: Sighting, failures: Sequence[Failure]) -> Finding:
 
 
 @cache
-def _words_of(row: Failure) -> list[list[str]]:
-    return [_WORD.findall(text.lower()) for text in (*row.any, row.message)]
+def _words_of(texts: tuple[str, ...]) -> list[list[str]]:
+    return [_WORD.findall(text.lower()) for text in texts]
 
 
 def judge(
@@ -366,16 +363,16 @@ def _changed_lines(recipe: Recipe, row: Failure, values: dict[str, str]) -> list
     values = {name: distribution_of(text) if name == "module" else text for name, text in values.items()}
     values["version"] = recipe.releases.removeprefix("==")
 
-    def with_more(before: tuple[str, ...], added: tuple[str, ...]) -> tuple[str, ...]:
-        texts = [fill(text, values) for text in added]
+    def with_more(before: tuple[str, ...], field: Literal["undeclared", "match_runtime"]) -> tuple[str, ...]:
+        texts = [fill(text, values) for text in row.draft.get(field, ())]
         names = set(map(required_name, texts))
         return (*(text for text in before if required_name(text) not in names), *texts)
 
-    variables = dict(fill(text, values).split("=", 1) for text in row.draft.environment)
+    variables = dict(fill(text, values).split("=", 1) for text in row.draft.get("environment", ()))
     changed = replace(
         recipe,
-        undeclared=with_more(recipe.undeclared, row.draft.undeclared),
-        match_runtime=with_more(recipe.match_runtime, row.draft.match_runtime),
+        undeclared=with_more(recipe.undeclared, "undeclared"),
+        match_runtime=with_more(recipe.match_runtime, "match_runtime"),
         environment={**recipe.environment, **variables},
     )
     before = row_to_toml(recipe).splitlines()
@@ -412,6 +409,6 @@ def scan(source: IO[bytes], knowledge: KnownFailures) -> dict[str, list[Sighting
     for part in parts(source):
         for text, expression in (patterns[number] for number in knowledge.candidates(part[1])):
             missing = (_KEPT_ERRORS if text == _UNEXPLAINED else _KEPT_LINES) - len(seen.get(text, ()))
-            found = (each for each in sightings(part, expression) if not knowledge.harmless.search(each.text))
+            found = (each for each in sightings(part, expression) if not knowledge.is_harmless(each.text))
             seen.setdefault(text, []).extend(islice(found, missing))
     return {text: lines for text, lines in seen.items() if lines}

@@ -108,7 +108,7 @@ def judge_thing(
         with context.console.task("judge"):
             answer = _judge_reading(judged_, reading, context, lock)
     if args.run:
-        judged_.kind = judged_.kind or ("image" if place_of(thing).image else "Python")
+        judged_.kind = judged_.kind or ("image" if isinstance(place_of(thing), Path) else "Python")
         reply, findings = start(thing, context, wheels)
         seen = {(finding.id, finding.message) for finding in judged_.findings}
         judged_.findings += [finding for finding in findings if (finding.id, finding.message) not in seen]

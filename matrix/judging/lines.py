@@ -20,7 +20,7 @@ from matrix.reading.pip_line import (
     is_location,
     parse_requirement,
 )
-from matrix.reading.requirements import finding
+from matrix.reading.requirements import VARIABLE, finding
 from resolver.compiling.names import replacement
 from resolver.versions import bounds_cross, is_version, minor, parse_specifier
 
@@ -150,7 +150,8 @@ def _option(flag: str, value: str) -> str:
 def _check_requirement(entry: Item) -> Iterator[Finding]:
     line = entry.pip
     if line.requirement is None and not is_location(line.requirement_text):
-        yield _unreadable(entry)
+        if not VARIABLE.search(line.requirement_text):  # pip puts in what only its environment knows
+            yield _unreadable(entry)
         return
     misplaced = [(flag, value) for flag, value in line.options if flag not in REQUIREMENT_OPTIONS]
     alone = _without(line, misplaced)

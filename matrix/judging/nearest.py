@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.model import Request, Requirement
 
+    Ask = Callable[[Sequence[Item]], tuple[Resolution | Conflict, list[Change], Mapping[str, NoVersionError]]]
+
 _PARTS = 3
 _UNLABELLED = "PyPI's build, which is for CUDA"
 
@@ -62,18 +64,18 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     changes += [Change(str(item), "", "you left it out") for item in left]
     pins = [item for item in items if item.installer == "conda" and item.version and item.name != "python"]
     limits, pages = [*pins, *reading.constraints], _pages(reading)
-    found = _Nearest(context, limits, pages)
+    ask = _ask(context, limits, pages)
     expected = expect_request(context.request(), catalog, "pip")
     is_unread = False
     try:
         try:
-            answer, versions, unknown = found.of(kept)
+            answer, versions, unknown = ask(kept)
         except MatrixError as error:
             if not pages:
                 raise
             judged.findings.append(Finding("not-judged", "warning", error.message, error.hint))
-            found, is_unread = _Nearest(context, limits), True
-            answer, versions, unknown = found.of(kept)
+            ask, is_unread = _ask(context, limits, ()), True
+            answer, versions, unknown = ask(kept)
     except MatrixError as error:
         judged.findings.append(Finding("not-judged", "warning", error.message, error.hint))
         judged.changes = changes
@@ -83,7 +85,7 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         ]
         return None
     if isinstance(answer, Resolution):
-        answer, kept, changes, versions = found.without_moving_torch(answer, kept, changes, versions)
+        answer, kept, changes, versions = _without_moving_torch(ask, answer, kept, changes, versions)
     unlabelled = _unlabelled(answer, kept, reading)
     judged.changes = sorted(
         [*changes, *versions, *unlabelled],
@@ -114,81 +116,77 @@ def _pages(reading: Reading) -> list[str]:
     ]
 
 
-class _Nearest:
-    """The nearest request that resolves, for the target of a context."""
+def _ask(context: Context, pins: Sequence[Item], find_links: Sequence[str]) -> Ask:
+    """Return a function for the nearest request that resolves.
 
-    def __init__(self, context: Context, pins: Sequence[Item], find_links: Sequence[str] = ()) -> None:
-        self.context, self.catalog = context, context.catalog_with_image
-        self.as_is = not context.args.repair
-        texts = [f"{item.name}=={item.version}" for item in pins if is_version(item.version)]
-        texts += [f"{item.name}{item.specifier}" for item in pins if item.specifier and not item.url]
-        self.inputs = replace(
-            context.inputs,
-            requirements=(),
-            constraints=[*map(parse_requirement, texts)],
-            find_links=[*context.inputs.find_links, *find_links],
-        )
-        self.indexes = package_indexes(context.settings, self.inputs, context.console)
+    It returns the answer, the versions that it changes, and what no index has.
 
-    def of(
-        self, kept: Sequence[Item]
-    ) -> tuple[Resolution | Conflict, list[Change], Mapping[str, NoVersionError]]:
-        """Return the resolution and the versions that it changes, or the conflict.
+    A ROCm that the driver supports comes first; if none resolves, or if the environment resolves as it is,
+    any will do, at your own risk.
+    """
+    texts = [f"{item.name}=={item.version}" for item in pins if is_version(item.version)]
+    texts += [f"{item.name}{item.specifier}" for item in pins if item.specifier and not item.url]
+    settings, catalog = context.settings, context.catalog_with_image
+    inputs = replace(
+        context.inputs,
+        requirements=(),
+        constraints=[*map(parse_requirement, texts)],
+        find_links=[*context.inputs.find_links, *find_links],
+    )
+    indexes = package_indexes(settings, inputs, context.console)
+    target = make_request(settings, catalog, context.today, inputs)
+    within = supported_rocm(target, catalog)
+    as_is = not context.args.repair
 
-        A ROCm that the driver supports comes first; if none resolves, or if the environment resolves as it
-        is, any will do, at your own risk.
-        """
-        target = make_request(self.context.settings, self.catalog, self.context.today, self.inputs)
-        within = supported_rocm(target, self.catalog)
+    def ask(kept: Sequence[Item]) -> tuple[Resolution | Conflict, list[Change], Mapping[str, NoVersionError]]:
         extra: tuple[Requirement, ...] = ()
-        with self.context.console.task("find the nearest versions"):
-            found = nearest(self.catalog, target, kept, self.indexes, as_is=self.as_is)
+        with context.console.task("find the nearest versions"):
+            found = nearest(catalog, target, kept, indexes, as_is=as_is)
             is_changed = not isinstance(found, Conflict) and (found.reasons or _has_bare_torch(kept))
             if within is not None and is_changed:
                 safe = replace(target, requirements=(*target.requirements, within))
-                other = nearest(self.catalog, safe, kept, self.indexes, as_is=self.as_is)
+                other = nearest(catalog, safe, kept, indexes, as_is=as_is)
                 if not isinstance(other, Conflict):
                     found, extra = other, (within,)
         if isinstance(found, Conflict):
             return found, [], {}
-        inputs = replace(self.inputs, requirements=[*found.requirements, *extra])
-        answer = resolve_settings(
-            self.context.settings, self.catalog, self.context.today, inputs, reporter=self.context.console
-        )
+        asked = replace(inputs, requirements=[*found.requirements, *extra])
+        answer = resolve_settings(settings, catalog, context.today, asked, reporter=context.console)
         if isinstance(answer, Conflict):
             return answer, [], found.unknown
         return answer, list(changed_versions(answer, kept, found.reasons)), found.unknown
 
-    def without_moving_torch(
-        self, answer: Resolution, kept: list[Item], changes: list[Change], versions: list[Change]
-    ) -> tuple[Resolution, list[Item], list[Change], list[Change]]:
-        """Leave out replacements because of which torch moves further than without them, and say so."""
-        torch = next((item for item in kept if item.name == "torch" and item.version), None)
-        replacing = [
-            change for change in changes if change.after and change.for_cuda and change.after != "torch"
-        ]
-        names = {name for change in replacing for name in change.after.split(", ")} - {*TORCH_FAMILY}
-        if torch is None or not names:
-            return answer, kept, changes, versions
-        fewer = [item for item in kept if item.name not in names]
-        other, fewer_versions, _ = self.of(fewer)
-        if not isinstance(other, Resolution) or _distance(other, torch) >= _distance(answer, torch):
-            return answer, kept, changes, versions
-        moved = answer.version_of("torch")
-        left = [
-            Change(
-                change.before,
-                "",
-                f"with {change.after}, torch would become {moved}. {change.reason}",
-                change.source,
-                for_cuda=True,
-                needed=True,
-            )
-            if {*change.after.split(", ")} & names
-            else change
-            for change in changes
-        ]
-        return other, fewer, left, fewer_versions
+    return ask
+
+
+def _without_moving_torch(
+    ask: Ask, answer: Resolution, kept: list[Item], changes: list[Change], versions: list[Change]
+) -> tuple[Resolution, list[Item], list[Change], list[Change]]:
+    """Leave out replacements because of which torch moves further than without them, and say so."""
+    torch = next((item for item in kept if item.name == "torch" and item.version), None)
+    replacing = [change for change in changes if change.after and change.for_cuda and change.after != "torch"]
+    names = {name for change in replacing for name in change.after.split(", ")} - {*TORCH_FAMILY}
+    if torch is None or not names:
+        return answer, kept, changes, versions
+    fewer = [item for item in kept if item.name not in names]
+    other, fewer_versions, _ = ask(fewer)
+    if not isinstance(other, Resolution) or _distance(other, torch) >= _distance(answer, torch):
+        return answer, kept, changes, versions
+    moved = answer.version_of("torch")
+    left = [
+        Change(
+            change.before,
+            "",
+            f"with {change.after}, torch would become {moved}. {change.reason}",
+            change.source,
+            for_cuda=True,
+            needed=True,
+        )
+        if {*change.after.split(", ")} & names
+        else change
+        for change in changes
+    ]
+    return other, fewer, left, fewer_versions
 
 
 def _distance(answer: Resolution, wanted: Item) -> tuple[int, bool]:

@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from builders.building.inputs import environment_of
 from builders.containers.engines import choose_runtime
 from builders.containers.image import find_image
@@ -69,25 +67,20 @@ _MODULES = {
 """Module of each distribution that is not a package of the catalog."""
 
 
-class Place(msgspec.Struct, frozen=True):
-    """What is started."""
+def place_of(thing: str) -> Path | str:
+    """Return what a thing starts: an image, or the command that starts a Python; empty for that on PATH.
 
-    image: Path | None = None
-    python: str = ""
-    """Without an image, a command that starts the Python; empty for the first on PATH."""
-
-
-def place_of(thing: str) -> Place:
-    """Return what a thing starts: an image, an environment, a script like ``run.sh``, a Python, a command."""
+    An environment, a script like ``run.sh`` and a Python have such a command.
+    """
     path = Path(thing)
     if (path / "bin" / "python").exists() and not (path / "usr").exists():
-        return Place(python=shlex.quote(str(path / "bin" / "python")))
+        return shlex.quote(str(path / "bin" / "python"))
     if path.suffix == ".sh" and path.is_file():
-        return Place(python=shlex.join(["bash", thing, "python"]))
+        return shlex.join(["bash", thing, "python"])
     is_program = path.is_file() and os.access(path, os.X_OK)
     # An address has no space; a command may have arguments such as ``--bind a:/b``.
     is_image = path.suffix in IMAGES or ":/" in thing.partition(" ")[0] or (path.exists() and not is_program)
-    return Place(image=path) if thing and is_image else Place(python=thing)
+    return path if thing and is_image else thing
 
 
 def start(
@@ -118,7 +111,7 @@ def start(
     return reply, findings
 
 
-def _all_reduce(place: Place, context: Context) -> list[Finding]:
+def _all_reduce(place: Path | str, context: Context) -> list[Finding]:
     """Run an all-reduce on the nodes of this allocation, with the job script that users run."""
     args, installation = context.args, _installation(context)
     environment, python = _environment(place)
@@ -146,11 +139,11 @@ def _installation(context: Context) -> Installation:
     return Installation(context.lock, variables=context.run_variables(), job=job)
 
 
-def _environment(place: Place) -> tuple[Path, str]:
+def _environment(place: Path | str) -> tuple[Path, str]:
     """Return the environment as job scripts name it, and its Python: a path in an image, or a name."""
-    if place.image:
-        return place.image.resolve(), "python"
-    words = shlex.split(place.python)
+    if isinstance(place, Path):
+        return place.resolve(), "python"
+    words = shlex.split(place)
     if len(words) == _RUN_WORDS and words[0] == "bash" and words[1].endswith(".sh"):
         return Path(words[1]).resolve(), words[2]
     path = Path(words[0]).absolute() if words else Path()
@@ -167,7 +160,7 @@ def _lock(context: Context) -> tuple[Resolution | None, Catalog]:
 
 
 def _probed(
-    place: Place,
+    place: Path | str,
     lock: Resolution | None,
     catalog: Catalog,
     variables: Sequence[SiteVariable],
@@ -176,10 +169,10 @@ def _probed(
     need_gpu: bool,
     exclude: Callable[[Distribution, str], None],
 ) -> tuple[EnvironmentReply, list[Finding]]:
-    if place.image and ":/" not in str(place.image) and not place.image.exists():
-        msg = f"The file {place.image} does not exist."
+    if isinstance(place, Path) and ":/" not in str(place) and not place.exists():
+        msg = f"The file {place} does not exist."
         raise UsageError(msg, hint="Name the container that was built, such as container.sif.")
-    image = find_image(place.image) if place.image else None
+    image = find_image(place) if isinstance(place, Path) else None
     runtime = choose_runtime(None, image)
     # Several verifications may run at once, also on other nodes with the same cache.
     log = cache_root() / "logs" / f"check-{os.uname().nodename}-{os.getpid()}.log"
@@ -196,7 +189,14 @@ def _probed(
     if lock is None or lock.pick("torch"):
         modules.insert(0, "torch")
     folder = TemporaryDirectory()
-    probe = Probe(runtime, place.python, folder=folder.root, log=log, env=env, variables=needed)
+    probe = Probe(
+        runtime,
+        "" if isinstance(place, Path) else place,
+        folder=folder.root,
+        log=log,
+        env=env,
+        variables=needed,
+    )
     reply = probe.ask_environment(list(dict.fromkeys(modules)), files)
     own = user_packages(reply.user_site.minor)
     rebuild = _NEW_CONTAINER if image else _NEW_ENVIRONMENT
@@ -338,9 +338,9 @@ def _options_for_nodes(job: Job, nodes: int) -> dict[str, str]:
     }
 
 
-def _command(place: Place, args: argparse.Namespace, *, need_gpu: bool) -> list[str]:
+def _command(place: Path | str, args: argparse.Namespace, *, need_gpu: bool) -> list[str]:
     """Return the command of the job, with absolute paths."""
-    thing = str(place.image.resolve()) if place.image else place.python
+    thing = str(place.resolve()) if isinstance(place, Path) else place
     values = {
         "need_gpu": need_gpu,
         "lock": args.lock and args.lock.resolve(),

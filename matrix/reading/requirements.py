@@ -309,7 +309,11 @@ def add_lines(reading: Reading) -> None:
         if item is not None:
             reading.items.append(replace(item, file=line.file))
         elif pip.requirement_text or pip.error or pip.unknown_options:
-            reading.unread.append(_unread(line, "it is not a requirement"))
+            variable = VARIABLE.search(line.text)
+            reason = (
+                f"the variable {variable[1]} is not known here" if variable else "it is not a requirement"
+            )
+            reading.unread.append(_unread(line, reason))
         elif pip.values("--requirement", "--constraint"):
             if (line.file, line.line) not in refused:
                 reading.unread.append(_unread(line, "the file that it names was read", matters=False))

@@ -20,7 +20,7 @@ from builders.network.urls import public_index
 from builders.probe.environment import INSTALLERS
 from matrix.reading.conda_file import conda_item
 from matrix.reading.items import Item, Unread, pip_item
-from matrix.reading.pip_line import is_location
+from matrix.reading.pip_line import file_version, is_location
 from matrix.reading.requirements import read as read_requirements
 from resolver.errors import UsageError
 from resolver.texts import printable, read_text
@@ -56,6 +56,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+_BRANCHES = {"case", "else", "elif"}
 _OPENING, _CLOSING = {"if", "for", "while", "until", "case", "select"}, {"fi", "done", "esac"}
 _KEYWORDS = _words("then else elif do ! { } time exec command nohup builtin eval")
 _STARTERS = _words("sudo env nice stdbuf timeout numactl taskset gosu")
@@ -67,14 +68,14 @@ _HARMLESS = _words(
     source . ls pwd touch tee sed awk grep egrep find xargs sort head tail wc cut tr date sleep wait
     which type hash trap exit ulimit umask return shift read local unset alias apt apt-get apt-key
     add-apt-repository dpkg dnf yum zypper rpm apk microdnf locale-gen update-alternatives ldconfig
-    useradd groupadd usermod tar unzip gunzip bunzip2 xz zip wget curl git patch gpg file du df hostname
-    whoami id uname nproc rocm-smi rocminfo nvidia-smi ccache strip activate deactivate scontrol squeue
-    sacct scancel ssh getopts lfs stat basename dirname realpath readlink seq kill ps top free
+    useradd adduser groupadd addgroup usermod tar unzip gunzip bunzip2 xz zip wget curl git patch gpg file
+    du df hostname whoami id uname nproc rocm-smi rocminfo nvidia-smi ccache strip activate deactivate
+    scontrol squeue sacct scancel ssh getopts lfs stat basename dirname realpath readlink seq kill ps top free
     """
 )
 """Commands that install no package that is judged."""
 _ACTIVATION = re.compile(r"\$\{?\w*(WITH_|CONDA|VENV|ACTIVATE)\w*\}?")
-_INTERPRETER = re.compile(r"python[\d.]*|\$\{?PYTHON\w*\}?")
+_INTERPRETER = re.compile(r"python[\d.]*(\$\w+|\$\{\w+\})?|\$\{?PYTHON\w*\}?")
 _PIP_MAIN, _PIP_EXTRA = {"-i", "--index-url", "--default-index"}, {"--extra-index-url", "--index"}
 _PIP_LINKS, _EDITABLE = {"-f", "--find-links"}, {"-e", "--editable"}
 _PIP_FILES = {"-r", "--requirement", "-c", "--constraint", "--override"}
@@ -118,14 +119,6 @@ class Command(msgspec.Struct):
     def text(self) -> str:
         """The command for a message."""
         return printable(shorten(" ".join(self.words).replace(_LITERAL, "$"), _LONGEST_SHOWN))
-
-
-class _Clone(msgspec.Struct):
-    url: str
-    line: int
-    text: str
-    ref: str = ""
-    built: bool = False
 
 
 def commands(text: str) -> Iterator[Command]:
@@ -220,13 +213,6 @@ def _escaped(char: str) -> str:
     return {"$": _LITERAL, "\n": ""}.get(char, char)
 
 
-class _Block(msgspec.Struct):
-    keyword: str
-    items: int
-    """How many items were read before it."""
-    has_branches: bool
-
-
 class Shell:
     """The state of a shell, and what its commands install."""
 
@@ -248,17 +234,22 @@ class Shell:
         """Requirements that the shell takes apart, with their lines."""
         self._copies: list[tuple[str, str]] = []
         """Paths of the image, and what beside the recipe is copied to them."""
-        self._clones: dict[str, _Clone] = {}
+        self._clones: dict[str, Item] = {}
+        """By directory: what ``git clone`` puts there. Its version is a branch or commit."""
+        self._built: set[str] = set()
+        """The clones of which something was built."""
         self._payload_matters = payload_matters
         """Whether a command that is not known may install something; a job script starts programs."""
-        self._blocks: list[_Block] = []
-        """The conditions and loops around the next command, from outside to inside."""
+        self._blocks: list[tuple[str, int]] = []
+        """The conditions and loops around the next command, from outside to inside: the last keyword of
+        each, and how many items were read before it."""
 
     def inherit(self, other: Shell) -> None:
         """Begin with what another shell has left in its image."""
         self.exported |= other.exported
         self.values |= other.exported
         self._clones |= other._clones
+        self._built |= other._built
         self._copies += other._copies
         self.directory = other.directory
 
@@ -296,9 +287,9 @@ class Shell:
             self._command(command, command.words)
             if self._blocks and len(self.items) > installed:
                 self._note(command, "it depends on a condition, which is not evaluated")
-            for block in self._blocks:
-                if block.has_branches:  # at most one of them runs
-                    del self.items[block.items :]
+            for keyword, before in self._blocks:
+                if keyword in _BRANCHES:  # at most one of them runs
+                    del self.items[before:]
         if len(text) > _LONGEST_SCRIPT:
             reason = f"only the first {_LONGEST_SCRIPT} characters of a script are read"
             self.unread.append(Unread(line, "", reason))
@@ -307,8 +298,8 @@ class Shell:
 
     def finish(self) -> None:
         """Report what was cloned and not installed; call it after the last command."""
-        for clone in self._clones.values():
-            if not clone.built:
+        for folder, clone in self._clones.items():
+            if folder not in self._built:
                 reason = "it is cloned, and no command here installs it"
                 self.unread.append(Unread(clone.line, clone.text, reason))
 
@@ -365,7 +356,7 @@ class Shell:
         elif name in _HARMLESS or _ACTIVATION.fullmatch(words[0]):
             self._note(command, "it installs no package", matters=False)
             self._text_of_file(command)
-        elif self._blocks and self._blocks[-1].keyword == "case" and not rest:
+        elif self._blocks and self._blocks[-1][0] == "case" and not rest:
             self._note(command, "it is a pattern of case", matters=False)
         else:
             self._note(command, "this command is not known", matters=self._payload_matters)
@@ -395,11 +386,11 @@ class Shell:
 
     def _follow_blocks(self, word: str) -> None:
         if word in _OPENING:
-            self._blocks.append(_Block(word, len(self.items), has_branches=word == "case"))
+            self._blocks.append((word, len(self.items)))
         elif self._blocks and word in _CLOSING:
             self._blocks.pop()
-        elif self._blocks and word in {"else", "elif"}:
-            self._blocks[-1].has_branches = True
+        elif self._blocks and word in _BRANCHES:
+            self._blocks[-1] = (word, self._blocks[-1][1])
 
     def _export(self, command: Command, words: Sequence[str]) -> None:
         if words and command.words[0] == "setenv":
@@ -486,36 +477,41 @@ class Shell:
 
     def _git(self, command: Command, words: Sequence[str]) -> None:
         options, named = _split(words[1:], _GIT_VALUES)
-        clone = self._clone_at(self.directory)
+        at = self._clone_at(self.directory)
         if words[:1] == ["clone"] and named:
             folder = (
                 named[1] if len(named) > 1 else named[0].rstrip("/").rpartition("/")[2].removesuffix(".git")
             )
             ref = next((value for name, value in options if name in {"-b", "--branch"}), "")
-            self._clones[self._path(folder)] = _Clone(named[0], command.line, command.text, ref)
-        elif words[:1] == ["checkout"] and clone and named:
-            clone.ref = named[-1].removeprefix("origin/")  # the last names what a new branch begins at
+            self._clones[self._path(folder)] = Item(
+                url=named[0], version=ref, line=command.line, text=command.text
+            )
+        elif words[:1] == ["checkout"] and at and named:
+            ref = named[-1].removeprefix("origin/")  # the last names what a new branch begins at
+            self._clones[at] = replace(self._clones[at], version=ref)
         self._note(command, "it installs no package", matters=False)
 
-    def _clone_at(self, path: str) -> _Clone | None:
+    def _clone_at(self, path: str) -> str:
+        """Return the directory of the clone that has a path; empty if none has."""
         if len(path) > _LONGEST_PATH:
-            return None
+            return ""
         while path not in self._clones and path != posixpath.dirname(path):
             path = posixpath.dirname(path)
-        return self._clones.get(path)
+        return path if path in self._clones else ""
 
     def _build(
         self, command: Command, path: str, indexes: tuple[str, ...] = (), *, isolated: bool = False
     ) -> None:
         """Add what is built from a directory: the repository that was cloned to it, if one was."""
-        clone = self._clone_at(self._path(path))
-        if clone is None and path.endswith(".whl") and any(each.built for each in self._clones.values()):
+        at = self._clone_at(self._path(path))
+        if not at and path.endswith(".whl") and self._built:
             self._note(command, "it installs wheels, maybe those that were built above", matters=False)
-        elif clone is None:
+        elif not at:
             self._note(command, f"it installs {printable(path)}, whose content is not in this file")
-        elif not clone.built:
-            clone.built = True
-            url = f"git+{clone.url}{f'@{clone.ref}' if clone.ref else ''}"
+        elif at not in self._built:
+            self._built.add(at)
+            clone = self._clones[at]
+            url = f"git+{clone.url}{f'@{clone.version}' if clone.version else ''}"
             item = pip_item(url, line=command.line, shown=command.text, indexes=indexes)
             self.items += [replace(item, isolated=isolated)] if item else []
 
@@ -558,7 +554,7 @@ class Shell:
             if name in _PIP_FILES and not self._follow(command, name, value, indexes, isolated=isolated):
                 self._leave_file(command, name, value)
         for word in [*named, *(value for name, value in options if name in _EDITABLE)]:
-            if is_location(word) and "://" not in word:
+            if is_location(word) and "://" not in word and not file_version(word)[0]:
                 self._build(command, word.partition("[")[0], indexes, isolated=isolated)
             else:
                 item = pip_item(word, line=command.line, indexes=indexes)
