@@ -42,11 +42,12 @@ _WIDE = 64
 _NARROW = 32
 _GCN = 9  # up to gfx9 a wave has 64 lanes; from gfx10 on compilers use 32 (LLVM AMDGPUUsage)
 
-_AVX512 = (
-    "x86-64-v4", "znver4", "znver5", "knl", "knm", "skylake-avx512", "cascadelake", "cooperlake",
-    "cannonlake", "icelake-client", "icelake-server", "tigerlake", "rocketlake", "sapphirerapids",
-    "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids",
-)  # fmt: skip
+WITH_AVX512 = {
+    "cannonlake", "cascadelake", "cooperlake", "diamondrapids", "emeraldrapids", "graniterapids",
+    "graniterapids-d", "icelake-client", "icelake-server", "knl", "knm", "rocketlake", "sapphirerapids",
+    "skylake-avx512", "tigerlake", "x86-64-v4", "znver4", "znver5",
+}  # fmt: skip
+"""CPUs with AVX-512. Source: https://gcc.gnu.org/onlinedocs/gcc/x86-Options.html (-march)."""
 _NO_AVX2 = (
     "x86-64", "x86-64-v2", "nocona", "core2", "nehalem", "westmere", "sandybridge", "ivybridge", "k8",
     "k8-sse3", "amdfam10", "barcelona", "bdver1", "bdver2", "bdver3", "btver1", "btver2",
@@ -244,7 +245,7 @@ def compiler_shim(compiler: Program, cpu: str) -> str:
 
     DeepSpeed always compiles host ops for the CPU and the vector width of the build machine.
     """
-    width = "__AVX512__" if cpu in _AVX512 else "__SCALAR__" if cpu in _NO_AVX2 else "__AVX256__"
+    width = "__AVX512__" if cpu in WITH_AVX512 else "__SCALAR__" if cpu in _NO_AVX2 else "__AVX256__"
     wide = "" if width == "__AVX512__" else f"    -D__AVX512__) word=-D{width} ;;\n"
     if width == "__SCALAR__":
         wide += f"    -D__AVX256__) word=-D{width} ;;\n"

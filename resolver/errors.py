@@ -177,10 +177,10 @@ class CommandError(MatrixError):
 
     id = "command-failed"
 
-    def __init__(self, what: str, *, code: int, log: Path, lines: Sequence[str], hint: str = "") -> None:
+    def __init__(self, what: str, *, code: int, log: Path, lines: Sequence[str]) -> None:
         shown = "".join(f"\n    {line}" for line in lines)
         reason = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
-        super().__init__(f"{what} {reason}.{shown}\n  Log: {log}", hint=hint)
+        super().__init__(f"{what} {reason}.{shown}\n  Log: {log}")
         self.log = log
         self.lines = tuple(lines)
         self.code = code

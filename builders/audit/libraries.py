@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -12,12 +11,13 @@ from builders.audit.elf import version_key
 from builders.audit.platform_tags import (
     ROCM_LIBRARIES,
     TORCH_LIBRARIES,
-    policies,
+    libraries_of_system,
     promised_glibc,
     promised_versions,
 )
 from builders.findings import Finding
 from builders.machine.process import output_of
+from builders.recipes import WITH_AVX512
 from resolver.versions import names_torch
 
 if TYPE_CHECKING:
@@ -37,12 +37,6 @@ _CONDA_NAMES = {"libstdc++": "libstdcxx-ng", "libgcc": "libgcc-ng"}
 _ROCM_ROOTS = ("/opt/rocm/", "/opt/rocm-")
 _MOST_SYMBOLS = 5
 _LONGEST_SYMBOL = 500  # characters that are shown
-_WITH_AVX512 = {
-    "cannonlake", "cascadelake", "cooperlake", "diamondrapids", "emeraldrapids", "graniterapids",
-    "graniterapids-d", "icelake-client", "icelake-server", "knl", "knm", "rocketlake", "sapphirerapids",
-    "skylake-avx512", "tigerlake", "x86-64-v4", "znver4", "znver5",
-}  # fmt: skip
-"""CPUs with AVX-512. Source: https://gcc.gnu.org/onlinedocs/gcc/x86-Options.html (-march)."""
 _FOR_THIS_TORCH = "Build the wheel against the torch that it will run with."
 
 
@@ -71,7 +65,7 @@ def check_versions(contents: Contents, expected: Expected) -> Iterator[Finding]:
 
 def check_cpu(contents: Contents, expected: Expected) -> Iterator[Finding]:
     """Compare what compilers and linkers recorded of AVX-512 with the CPU; most record nothing."""
-    if not expected.cpu or expected.cpu in _WITH_AVX512:
+    if not expected.cpu or expected.cpu in WITH_AVX512:
         return
     fix = f"Build it for this CPU: `matrix build-wheels --cpu {expected.cpu}`."
     for item in contents.objects:
@@ -79,7 +73,7 @@ def check_cpu(contents: Contents, expected: Expected) -> Iterator[Finding]:
         options = [
             option
             for option in item.cpu_options
-            if option.startswith("-mavx512") or option.removeprefix("-march=") in _WITH_AVX512
+            if option.startswith("-mavx512") or option.removeprefix("-march=") in WITH_AVX512
         ]
         if item.needs_avx512:
             text = f"{item.path} needs x86-64-v4 (AVX-512), and {expected.cpu} lacks it: it does not load."
@@ -191,7 +185,7 @@ def _missing_others(item: SharedObject, libraries: list[str], expected: Expected
         text = f"{item.path} needs {listed}, which neither the wheel, torch nor the base image provides."
         fix = "Install the missing libraries in the base image, or build without the part that needs them."
         yield Finding("need-not-provided", "error", text, fix, evidence)
-    elif unusual := [name for name in libraries if name not in _base_libraries()]:
+    elif unusual := [name for name in libraries if name not in libraries_of_system()]:
         listed = ", ".join(unusual)
         text = f"{item.path} needs {listed}, which the wheel does not contain and not every system provides."
         fix = f"Check that the base image provides {listed}."
@@ -273,9 +267,3 @@ def demangled(names: Sequence[str]) -> list[str]:
     """Return C++ names as in the source if ``c++filt`` of binutils is installed, else unchanged."""
     lines = output_of(["c++filt", *names]).splitlines()
     return lines if len(lines) == len(names) else list(names)
-
-
-@cache
-def _base_libraries() -> frozenset[str]:
-    """Return the libraries that every system with glibc has according to auditwheel's policies."""
-    return frozenset(library for policy in policies("x86_64") for library in policy.whitelist)

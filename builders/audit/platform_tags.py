@@ -124,9 +124,10 @@ def policies(machine: str) -> tuple[Policy, ...]:
     return tuple(WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine)))
 
 
-def libraries_of_system(machine: str = "x86_64") -> frozenset[str]:
+@cache
+def libraries_of_system() -> frozenset[str]:
     """Return the libraries that some platform tag lets a wheel expect of every system."""
-    return frozenset().union(*(policy.whitelist for policy in policies(machine)))
+    return frozenset().union(*(policy.whitelist for policy in policies("x86_64")))
 
 
 def platform_tag(wheel: Path) -> str:

@@ -32,8 +32,6 @@ for f in /etc/os-release /usr/lib/os-release; do
     if [ -f "$f" ] && [ -r "$f" ]; then
         (
             . "$f"
-            fact os-id "${ID-}"
-            fact os-version "${VERSION_ID-}"
             fact os "${PRETTY_NAME-}"
         )
         break

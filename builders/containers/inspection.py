@@ -52,7 +52,7 @@ _LIBRARIES = {
     "FABRIC": "libfabric.so.1",
 }  # fmt: skip
 _VALUES = {
-    "os-id": 1, "os-version": 1, "os": 1, "architecture": 1, "glibc": 1, "library": 2, "symbol": 2, "rocm": 2,
+    "os": 1, "architecture": 1, "glibc": 1, "library": 2, "symbol": 2, "rocm": 2,
     "hipcc": 2, "gpu-tool": 2, "compiler": 3, "tool": 3, "mpi": 1, "conda": 1, "python": 2, "labels": 1,
     "network-plugin": 2, "header": 2, "end": 0,
 }  # fmt: skip
@@ -86,8 +86,6 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     os: str = ""
     """The distribution's own name, such as ``Ubuntu 24.04.3 LTS``."""
-    os_id: str = ""
-    os_version: str = ""
     architecture: str = ""
     glibc: str = ""
     glibcxx: str = ""
@@ -187,9 +185,9 @@ def with_inspected_image(
     return catalog.with_image(as_row(facts, catalog))
 
 
-def inspect_image(image: LocalImage, kind: str | None = None) -> ImageFacts:
-    """Inspect a base image in the runtime `kind` (see `choose_runtime`); a cached result needs none."""
-    return cached_facts(image) or inspect_in(choose_runtime(kind, image))
+def inspect_image(image: LocalImage) -> ImageFacts:
+    """Inspect a base image in the runtime of this machine; a cached result needs none."""
+    return cached_facts(image) or inspect_in(choose_runtime(None, image))
 
 
 def inspect_in(runtime: Runtime) -> ImageFacts:
@@ -330,8 +328,6 @@ def parse_output(text: str, image: LocalImage) -> ImageFacts:
         path=str(image.path),
         digest=image.digest,
         os=_only(lines, "os"),
-        os_id=_only(lines, "os-id"),
-        os_version=_only(lines, "os-version"),
         architecture=_only(lines, "architecture"),
         glibc=_version_in(_only(lines, "glibc")),
         glibcxx=versions["GLIBCXX"],

@@ -301,16 +301,15 @@ class Index:
                 entry = self._entry(project, name)
                 if entry is None or record_name(name, entry.hashes.sha256) not in state.records:
                     continue
-            reason = self._yank_reason(name) if name in state.yanked else False
+            reason: str | bool = name in state.yanked
+            if reason:
+                reason = self.read(self.yanked / name).decode(errors="replace").strip() or True
             if entry.yanked != reason:
                 entry = msgspec.structs.replace(entry, yanked=reason)
             entries.append(entry)
         if not entries:
             return dict.fromkeys(PAGES, b"")
         return {JSON_PAGE: project_json(project, entries), PAGE: project_html(project, entries)}
-
-    def _yank_reason(self, name: str) -> str | bool:
-        return self.read(self.yanked / name).decode(errors="replace").strip() or True
 
     def _entry(self, project: str, name: str) -> WheelEntry | None:
         """Read a wheel; return None, and warn once, if it is damaged or belongs to somebody else.
@@ -428,15 +427,12 @@ class Index:
             msg = f"{target.name} is already in the index {self.root} with different content."
             raise NameTakenError(msg, hint="A published wheel is never replaced; a rebuild gets a build tag.")
 
-    def provenance_of(self, wheel: Path) -> dict[str, Any]:
+    def _provenance(self, wheel: Path, names: Collection[str]) -> dict[str, Any]:
         """Return the provenance of a wheel.
 
         Publishers of different wheels with the same name may leave several records: that with its hash
         counts.
         """
-        return self._provenance(wheel, self.records({wheel.name}))
-
-    def _provenance(self, wheel: Path, names: Collection[str]) -> dict[str, Any]:
         if not is_regular(wheel):
             return {}
         read = (self._read_record(self.provenance / name) for name in sorted(names))
@@ -480,7 +476,10 @@ class _Pages:
         return name
 
     def fill(self, name: str, page: str, text: bytes) -> None:
-        _check_page(self._path / page)
+        path = self._path / page
+        if path.is_dir() and not path.is_symlink():  # a rename replaces anything else
+            msg = f"{path} is a directory, but must be a page."
+            raise MatrixError(msg, hint="`matrix index check --repair` moves it away.", id="index-damaged")
         # Not by its name: that would create the file again after another writer has removed it.
         file = self._files[name]
         try:
@@ -544,13 +543,6 @@ def _record_text(provenance: Mapping[str, Any], entry: WheelEntry) -> bytes:
         "requires_python": entry.requires_python,
     }
     return (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()
-
-
-def _check_page(path: Path) -> None:
-    """Check that no directory is in the place of a page; a rename replaces anything else."""
-    if path.is_dir() and not path.is_symlink():
-        msg = f"{path} is a directory, but must be a page."
-        raise MatrixError(msg, hint="`matrix index check --repair` moves it away.", id="index-damaged")
 
 
 def _has_content(path: Path, text: bytes) -> bool:

@@ -31,7 +31,7 @@ from resolver.requirements import version_in
 from resolver.versions import shorten, version_or_none
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
 
     from builders.network.transport import Transport
     from resolver.indexes import File
@@ -221,18 +221,6 @@ def _requirements_in(files: dict[PurePosixPath, bytes], path: PurePosixPath) -> 
             except InvalidRequirement:
                 msg = f"its {path} has an invalid requirement: {shorten(text)!r}"
                 raise DamagedError(msg) from None
-
-
-def top_files(
-    filename: str, content: BinaryIO, subdirectory: str, names: Collection[str]
-) -> dict[str, bytes]:
-    """Return the files of some names in the top directory of an archive, or in a directory below it."""
-    below = PurePosixPath(subdirectory).parts
-
-    def is_wanted(path: PurePosixPath) -> bool:
-        return path.name in names and path.parts[1:-1] == below
-
-    return {path.name: text for path, text in matching_files(filename, content, is_wanted)}
 
 
 def matching_files(

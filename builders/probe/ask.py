@@ -96,15 +96,6 @@ class WheelMetadata(msgspec.Struct, frozen=True):
     requires: list[str] = []
 
 
-class OpTable(Outcome, frozen=True):
-    """The ops that a build recorded."""
-
-    installed: dict[str, bool] = {}
-    accelerator: str = ""
-    torch: str = ""
-    """Major.minor of the torch that it was compiled against."""
-
-
 class WheelReply(msgspec.Struct, frozen=True, kw_only=True):
     """The reply about one installed wheel."""
 
@@ -113,7 +104,6 @@ class WheelReply(msgspec.Struct, frozen=True, kw_only=True):
     torch: FrameworkReply
     imports: list[LoadReply] = []
     objects: list[LoadReply] = []
-    op_table: OpTable | None = None
     variables: dict[str, str] = {}
     """The variables that programs need, as the environment sets them."""
 
@@ -373,7 +363,6 @@ def wheel_question(recipe: Recipe, lent: str = "") -> dict[str, Any]:
         "imports": list(recipe.imports),
         "attributes": list(recipe.attributes),
         "objects": list(recipe.must_contain),
-        "op_table": recipe.op_table,
         "lent": lent,
     }
 

@@ -317,7 +317,6 @@ def wheel_reply(question: dict[str, Any]) -> dict[str, Any]:
             "torch": alone.result()[0] if alone else {"version": installed_torch.get("version", "")},
             "imports": [dict(imports[name], name=name) for name in modules],
             "objects": objects,
-            "op_table": op_table(files, question["op_table"]),
         }
 
 
@@ -350,29 +349,6 @@ def installed(name: str) -> tuple[dict[str, str], dict[str, Any] | None]:
         "top": top,
         "requires": distribution.requires or [],
     }
-
-
-def op_table(files: dict[str, str], name: str) -> dict[str, Any] | None:
-    """Read the ops that a build recorded, without executing the file."""
-    if not name:
-        return None
-    if name not in files:
-        return {"error": "missing", "text": name}
-    import ast  # few recipes have a table
-
-    try:
-        tree = ast.parse(Path(files[name]).read_text(encoding="utf-8"))
-        values = {}
-        for line in tree.body:
-            if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
-                values[line.targets[0].id] = ast.literal_eval(line.value)
-        return {
-            "installed": {str(op): bool(compiled) for op, compiled in values["installed_ops"].items()},
-            "accelerator": str(values.get("accelerator_name", "")),
-            "torch": str(values.get("torch_info", {}).get("version", "")),
-        }
-    except (OSError, ValueError, SyntaxError, KeyError, AttributeError) as error:
-        return {"error": type(error).__name__, "text": str(error)[:LONGEST]}
 
 
 # --- A whole environment --------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from builders.constants import TAKEN_OUT
 from builders.findings import Finding
-from builders.probe.ask import FrameworkReply, LoadReply, OpTable, Outcome, WheelReply
+from builders.probe.ask import LoadReply, Outcome, WheelReply
 from builders.probe.payload import UNSEEN
 from resolver.facts.schema import Recipe
 
@@ -51,7 +51,6 @@ def judge_wheel(reply: WheelReply, recipe: Recipe, rebuild: str = "") -> list[Fi
         *_borrowed(reply),
         *_objects(reply, recipe, rebuild),
         *_attributes(reply, recipe, rebuild or _READ_LOG),
-        *_ops(reply, recipe, rebuild),
     ]
     nothing = Finding(
         "probe-nothing", "warning", f"The recipe of {recipe.package} promises nothing to probe."
@@ -194,33 +193,3 @@ def _attributes(reply: WheelReply, recipe: Recipe, fix: str) -> Iterator[Finding
 def _run_environment(recipe: Recipe) -> str:
     listed = ", ".join(f"{name}={value}" for name, value in recipe.run_environment.items())
     return f"Set {listed} when {recipe.package} runs." if listed else ""
-
-
-def _ops(reply: WheelReply, recipe: Recipe, rebuild: str) -> Iterator[Finding]:
-    table = reply.op_table
-    if table is None:
-        return
-    if table.error:
-        message = f"Cannot read the list of compiled ops, {recipe.op_table}: {table.failure}"
-        yield Finding("probe-op-table", "error", message, rebuild or _READ_LOG)
-        return
-    for op in recipe.ops:
-        if recipe.environment.get(op.variable) == "1" and not table.installed.get(op.name, False):
-            message = f"The op {op.name} was requested, but the wheel does not contain it."
-            repair = rebuild or "Read in the build's log why the op was considered incompatible."
-            yield Finding("probe-op-missing", "error", message, repair)
-    accelerator = recipe.environment.get("DS_ACCELERATOR", "")
-    if accelerator and table.accelerator and table.accelerator != accelerator:
-        message = f"The build chose its ops for the accelerator {table.accelerator}, not {accelerator}."
-        repair = rebuild or f"Build with DS_ACCELERATOR={accelerator}, which did not reach this build."
-        yield Finding("probe-accelerator", "error", message, repair)
-    yield from _torch_of_ops(table, reply.torch, rebuild or "Build it for this torch.")
-    compiled = sorted(name for name, installed in table.installed.items() if installed)
-    yield Finding("probe-ops", "info", f"ops compiled: {', '.join(compiled) or 'none'}")
-
-
-def _torch_of_ops(table: OpTable, torch: FrameworkReply, fix: str) -> Iterator[Finding]:
-    running = ".".join(torch.version.split(".")[:2])
-    if table.torch and running and table.torch != running:
-        message = f"The ops were compiled for torch {table.torch} and do not load with torch {torch.version}."
-        yield Finding("probe-torch", "error", message, fix)

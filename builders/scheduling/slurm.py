@@ -342,7 +342,9 @@ class Slurm:
         self.run = run
         self.state_file.unlink(missing_ok=True)  # first: a process that follows the run submits no more
         try:
-            numbers = self._cancel_all()
+            self.require("Nothing was cancelled.")
+            numbers = self._of_run()
+            self._scancel(numbers)
         except MatrixError:
             write_atomic(self.state_file, msgspec.json.encode(run))
             raise
@@ -395,7 +397,9 @@ class Slurm:
         Raise `CommandError` if a command was rejected although nothing has changed.
         """
         try:
-            self._cancel_unknown()
+            # Jobs that no process recorded, and jobs that Slurm holds because it could not start them.
+            live = {job.number for job in self._live()}
+            self._scancel([number for number in self._of_run() if number not in live])
             self._settle()
             self._submit(self._unsubmitted())
         except CommandError:
@@ -490,7 +494,7 @@ class Slurm:
 
     def _end(self, job: SubmittedJob) -> None:
         missing = []
-        if job.state == "FAILED" and self._stopped_in_time(job.number):
+        if job.state == "FAILED" and self._exit_code(job.number) == EXIT_INTERRUPTED:
             job.state = "TIMEOUT"
         for task in self._tasks(job):
             if job.state == "COMPLETED" or self._is_published(task):
@@ -541,7 +545,9 @@ class Slurm:
         elif lacking := self._lacking_requirement(task):
             _end_task(task, "skipped", lacking)
         else:
-            why = f"job {job.number} {_EXPLANATIONS.get(job.state) or self._ending(job.number)}"
+            code = self._exit_code(job.number)
+            ending = "failed" if code is None else f"failed with exit code {code}"
+            why = f"job {job.number} {_EXPLANATIONS.get(job.state, ending)}"
             advice = "; allow more with --time" if job.state == "TIMEOUT" else ""
             _end_task(task, "failed", f"{why}{advice}\n  Log: {self._log(job.number, job.keys)}")
 
@@ -563,7 +569,9 @@ class Slurm:
             if why := self._lacking_requirement(task) or (_ANOTHER_FAILED if stops else ""):
                 _end_task(task, "skipped", why)
         if stops:
-            self._dropped |= set(self._drop_waiting())
+            waiting = {job.number for job in self._live() if job.state == "PENDING"} - self._dropped
+            self._scancel(waiting, "--state=PENDING")
+            self._dropped |= waiting
 
     def require(self, consequence: str) -> None:
         """Raise `EnvironmentLacksError`, whose message ends with the consequence, without Slurm."""
@@ -628,13 +636,6 @@ class Slurm:
             return int((self._directory / f"{number}.exit").read_text())
         return None
 
-    def _stopped_in_time(self, number: str) -> bool:
-        return self._exit_code(number) == EXIT_INTERRUPTED
-
-    def _ending(self, number: str) -> str:
-        code = self._exit_code(number)
-        return "failed" if code is None else f"failed with exit code {code}"
-
     # Cancel.
 
     def _scancel(self, numbers: Collection[str], *options: str) -> None:
@@ -647,31 +648,20 @@ class Slurm:
             row.number for row in self._rows if row.name.endswith(f"-{self.run.id}") and is_live(row.state)
         ]
 
-    def _cancel_unknown(self) -> None:
-        """Cancel jobs that no process recorded, and jobs that Slurm holds because it could not start them."""
-        live = {job.number for job in self._live()}
-        self._scancel([number for number in self._of_run() if number not in live])
-
-    def _cancel_all(self) -> list[str]:
-        self.require("Nothing was cancelled.")
-        numbers = self._of_run()
-        self._scancel(numbers)
-        return numbers
-
-    def _drop_waiting(self) -> Collection[str]:
-        waiting = {job.number for job in self._live() if job.state == "PENDING"} - self._dropped
-        self._scancel(waiting, "--state=PENDING")
-        return waiting
-
     # Submit.
 
     def _submit(self, tasks: Sequence[TaskState]) -> None:
         """Submit jobs, each after those that it requires; release all held jobs."""
+        run = self.run
         if tasks:
-            self._complete_limits()
+            minutes, cores, mebibytes = partition_limits(run.partition)
+            run.most_minutes = run.most_minutes or minutes
+            run.most_cores = min(run.most_cores or cores, cores or run.most_cores)
+            gib = mebibytes / 1024
+            run.memory = min(run.memory or gib, gib or run.memory)
         live = {key: job for job in self._live() for key in job.keys}
         try:
-            for group in pack(tasks, self._admitted(len(tasks)), self.run.most_cores) if tasks else []:
+            for group in pack(tasks, self._admitted(len(tasks)), run.most_cores) if tasks else []:
                 required = {key for task in group for key in task.requires if key in live}
                 after = sorted({live[key].number for key in required}, key=int)
                 try:
@@ -684,21 +674,13 @@ class Slurm:
                     )
                     break
                 job = SubmittedJob(number, tuple(task.key for task in group), tuple(after), is_held=True)
-                self.run.jobs.append(job)
+                run.jobs.append(job)
                 live |= dict.fromkeys(job.keys, job)
                 self._save()
                 waits = f", after {', '.join(after)}" if after else ""
                 self.reporter.info(f"Submitted job {number}: {self._titles(job)}{waits}")
         finally:
             self._release()
-
-    def _complete_limits(self) -> None:
-        run = self.run
-        minutes, cores, mebibytes = partition_limits(run.partition)
-        run.most_minutes = run.most_minutes or minutes
-        run.most_cores = min(run.most_cores or cores, cores or run.most_cores)
-        gib = mebibytes / 1024
-        run.memory = min(run.memory or gib, gib or run.memory)
 
     def _admitted(self, number: int) -> int:
         """Return how many more jobs this user may submit to the partition; at least one."""

@@ -103,8 +103,6 @@ class BuildScript(msgspec.Struct):
     """The literal arguments of ``setup()``: strings and lists of strings."""
     computed: list[str] = []
     """Arguments of ``setup()`` that are not literal."""
-    version: str = ""
-    """The value of ``__version__``."""
     downloads: list[str] = []
     """Places that use the network in every build, unless they are in a function that is not called."""
     gates: list[str] = []
@@ -263,11 +261,6 @@ class _Reader(ast.NodeVisitor):
     def visit_Compare(self, node: ast.Compare) -> None:
         if ast.unparse(node.comparators[0]) in {"os.environ", "environ"}:
             self._add_variable([node.left], node)
-        self.generic_visit(node)
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        if any(isinstance(target, ast.Name) and target.id == "__version__" for target in node.targets):
-            self.script.version = self._text(node.value) or self.script.version
         self.generic_visit(node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:

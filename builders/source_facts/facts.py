@@ -14,8 +14,6 @@ class CMake(msgspec.Struct, frozen=True):
     files: tuple[str, ...] = ()
     languages: tuple[str, ...] = ()
     """The languages in ``project()``, which every build enables."""
-    optional_languages: tuple[str, ...] = ()
-    """The languages in ``enable_language()``."""
     minimum: tuple[int, int] | None = None
     uses_torch: bool = False
     downloads: bool = False

@@ -49,7 +49,6 @@ _CMAKE_ENV = re.compile(r"\$ENV\{(\w+)\}")
 _CMAKE_OPTION = re.compile(r"^\s*option\s*\(\s*(\w+)\s+\"[^\"]*\"\s*(\w*)", re.MULTILINE | re.IGNORECASE)
 _CMAKE_MINIMUM = re.compile(r"cmake_minimum_required\s*\(\s*VERSION\s+(\d+)\.(\d+)", re.IGNORECASE)
 _CMAKE_PROJECT = re.compile(r"^\s*project\s*\(([^)]*)\)", re.MULTILINE | re.IGNORECASE)
-_CMAKE_LANGUAGE = re.compile(r"enable_language\s*\(\s*(\w+)", re.IGNORECASE)
 _CMAKE_TORCH = re.compile(r"^\s*find_package\s*\(\s*(?:Py)?Torch\b", re.MULTILINE | re.IGNORECASE)
 _CMAKE_DOWNLOAD = re.compile(r"FetchContent_|ExternalProject_Add|file\s*\(\s*DOWNLOAD", re.IGNORECASE)
 _COMPUTES_VERSION = {"version", "others", "use_scm_version", "pbr", "setuptools_scm"}
@@ -470,7 +469,6 @@ def _read_cmake(
     cmake = CMake(
         tuple(texts),
         tuple(language for language in ("C", "CXX", "CUDA", "HIP") if language in projects),
-        tuple(dict.fromkeys(name.upper() for name in _CMAKE_LANGUAGE.findall(whole))),
         min(minimum, default=None),
         bool(_CMAKE_TORCH.search(whole)),
         bool(_CMAKE_DOWNLOAD.search(whole)),

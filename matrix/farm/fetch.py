@@ -16,7 +16,7 @@ from builders.building.plan import plan
 from builders.containers.image import copy_image
 from builders.environments.wheelhouse import check_of
 from builders.index import Index
-from builders.index_client.metadata import top_files
+from builders.index_client.metadata import matching_files
 from builders.pyproject import FILE, PyProject
 from builders.sources import FetchedItem, FetchResult, MissingItem, fetch_all, fetch_published
 from builders.storage.files import cache_root, link_or_copy, make_directories
@@ -410,7 +410,8 @@ def _requires(sdist: FetchedItem) -> list[Requirement]:
     """Return the build requirements that an sdist declares, or the default ones if it declares none."""
     try:
         with Path(sdist.path).open("rb") as content:
-            text = top_files(Path(sdist.path).name, content, "", {FILE}).get(FILE)
+            found = matching_files(Path(sdist.path).name, content, lambda path: path.parts[1:] == (FILE,))
+            text = next((text for _, text in found), None)
         table = tomllib.loads(text.decode()) if text else {}
         project = msgspec.convert(table, PyProject)
     except (DamagedError, tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:

@@ -74,7 +74,8 @@ class LinkGroup(msgspec.Struct, frozen=True, eq=False):
                 parts.append(f"every {first.subject} {predicate}")
                 statements.append(parts[-1])
             else:
-                plural = predicate if len(ordered) == 1 else _plural(predicate)
+                verb, _, rest_ = predicate.partition(" ")
+                plural = predicate if len(ordered) == 1 else f"{_PLURALS.get(verb, verb)} {rest_}"
                 for texts, most in ((parts, _MOST_VERSIONS), (statements, len(ordered))):
                     which = join_words(ordered, most=most, joiner="and")
                     texts.append(" ".join(filter(None, (first.subject, which, plural))))
@@ -87,11 +88,6 @@ class LinkGroup(msgspec.Struct, frozen=True, eq=False):
         return CoreItem(
             "; ".join(parts), "fact", first.source, () if parts == statements else tuple(statements)
         )
-
-
-def _plural(predicate: str) -> str:
-    verb, _, rest = predicate.partition(" ")
-    return f"{_PLURALS.get(verb, verb)} {rest}"
 
 
 Constraint = Demand | Relation | LinkGroup
@@ -181,8 +177,8 @@ def _allowed(session: Session, name: str, terms: _Terms) -> int:
     return allowed
 
 
-def core_items(session: Session, demands: Sequence[Demand] | None = None) -> list[CoreItem]:
-    """Return the sentences of a minimal conflict of demands, by default of the problem's demands."""
+def core_items(session: Session, demands: Sequence[Demand]) -> list[CoreItem]:
+    """Return the sentences of a minimal conflict of demands."""
     core, relations = session.explain(demands)
     return sentences(session, [*core, *relations])
 

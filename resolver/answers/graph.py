@@ -7,7 +7,7 @@ build `Edge` or both. Names and edges are in sorted order.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -22,8 +22,6 @@ PIP = "pip"
 
 if TYPE_CHECKING:
     import networkx
-
-    from resolver.facts.schema import EdgeKind
 
 
 def build_graph(resolution: Resolution) -> networkx.DiGraph[str]:
@@ -49,21 +47,13 @@ def generations(graph: networkx.DiGraph[str]) -> tuple[tuple[str, ...], ...]:
     return install_order(graph, edges_of_graph(graph))
 
 
-def needs_of(
-    graph: networkx.DiGraph[str], names: Iterable[str], kinds: Container[EdgeKind] = ("run", "build")
-) -> set[str]:
-    """Return these distributions and everything that they need through edges of these kinds."""
+def with_needs(graph: networkx.DiGraph[str], names: Collection[str]) -> networkx.DiGraph[str]:
+    """Return the part of the graph that these distributions need, including themselves."""
     import networkx
 
-    edges = [(edge.subject, edge.object) for edge in edges_of_graph(graph) if edge.kind in kinds]
-    part: networkx.DiGraph[str] = networkx.DiGraph(edges)
     needed = set(names)
-    return needed.union(*(networkx.descendants(part, name) for name in needed if name in part))
-
-
-def with_needs(graph: networkx.DiGraph[str], names: Iterable[str]) -> networkx.DiGraph[str]:
-    """Return the part of the graph that these distributions need, including themselves."""
-    return graph.subgraph(needs_of(graph, names))
+    needed.update(*(networkx.descendants(graph, name) for name in names if name in graph))
+    return graph.subgraph(needed)
 
 
 def roots(graph: networkx.DiGraph[str]) -> list[str]:

@@ -104,15 +104,13 @@ def resolve(
 
     until = monotonic() + SECONDS
 
-    def resolves(relaxed: Request) -> Resolution | None:
+    def solved(relaxed: Request) -> Resolution | Refuted | None:
         try:
-            outcome = solve(catalog, relaxed, indexes, until=until)
+            return solve(catalog, relaxed, indexes, until=until)
         except MatrixError:
             return None
-        return outcome if isinstance(outcome, Resolution) else None
 
-    in_full = resolves if indexes or request.prefer == "proven" else None
-    suggestions, is_stopped = suggest(catalog, request, answer, core, in_full, stated=stated)
+    suggestions, is_stopped = suggest(catalog, request, core, solved, stated=stated)
     if is_stopped:
         text = "The search for changes of the request that resolve was stopped, so there may be others."
         conflict = replace(conflict, warnings=(*conflict.warnings, Notice(SUGGESTIONS_STOPPED, "", text)))

@@ -12,22 +12,18 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
-from resolver.answers.explain import LinkGroup, blamed
-from resolver.compiling import compile_problem
-from resolver.compiling.problem import Demand, Link, Problem
+from resolver.answers.explain import LinkGroup, blamed, explain_conflict
+from resolver.compiling.problem import Demand, Link
 from resolver.compiling.problem_builder import advice_for, is_advised
-from resolver.errors import MatrixError
 from resolver.facts.schema import PLATFORM
-from resolver.model import IMAGE, Preinstalled, Request, Requirement, Suggestion
+from resolver.model import IMAGE, Preinstalled, Request, Requirement, Resolution, Suggestion
 from resolver.requirements import parse_requirement
-from resolver.solving.session import Session
 from resolver.versions import join_words, sort_key
 
 if TYPE_CHECKING:
     from resolver.answers.explain import Constraint
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Site, Window
-    from resolver.model import Resolution
     from resolver.solving.session import Refuted
 
 MAX_SUGGESTIONS = 3
@@ -59,7 +55,7 @@ class RequestChange(msgspec.Struct, frozen=True):
 
 
 def changes_of(
-    catalog: Catalog, request: Request, *, sited: bool, stated: tuple[Requirement, ...] = ()
+    catalog: Catalog, request: Request, *, sited: bool, stated: tuple[Requirement, ...]
 ) -> list[RequestChange]:
     """Return all single changes to a request, smallest first; other days only for a conflict that is `sited`.
 
@@ -284,19 +280,17 @@ def _at_site(request: Request, *, site: Site, stated: tuple[Requirement, ...]) -
 def suggest(
     catalog: Catalog,
     request: Request,
-    refuted: Refuted,
     core: Sequence[Constraint],
-    resolves: Callable[[Request], Resolution | None] | None = None,
+    solve: Callable[[Request], Resolution | Refuted | None],
     *,
-    stated: tuple[Requirement, ...] = (),
+    stated: tuple[Requirement, ...],
 ) -> tuple[tuple[Suggestion, ...], bool]:
     """Return changes with which a request resolves, smallest first, and whether the search for them stopped.
 
     Single changes to the conflict are tried first. If none is enough, the first of these that resolves is
     returned: two changes together, all pins removed, the conflicts relaxed one after another, another site.
-    The search stops after `MOST_TRIES`. `resolves` resolves a request as a command would; by default the
-    problem of the catalog is solved, which is the same without indexes and proven sets. `stated`: see
-    `changes_of`.
+    The search stops after `MOST_TRIES`. `solve` solves a request as a command would; None if that failed.
+    `stated`: see `changes_of`.
     """
     demands = [item for item in core if isinstance(item, Demand)]
     groups = [item for item in core if isinstance(item, LinkGroup)]
@@ -314,7 +308,7 @@ def suggest(
         changes = [change for change in changes if change.apply(request).target.backend == backend]
     here = [change for change in changes if change.kind != "site"]
     near = [change for change in here if change.name in names or not change.name]
-    trials = _Trials(catalog, request, refuted.session, resolves)
+    trials = _Trials(request, solve)
     suggestions: list[Suggestion] = []
     kinds: set[str] = set()
     for change in near:
@@ -350,22 +344,14 @@ def _combinations(
 
 
 class _Trials:
-    """Relaxed requests, solved in one session for each target: to remove a pin only removes demands."""
+    """Changed requests, each solved as a command would solve it."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        request: Request,
-        session: Session,
-        resolves: Callable[[Request], Resolution | None] | None,
-    ) -> None:
-        self._catalog = catalog
+    def __init__(self, request: Request, solve: Callable[[Request], Resolution | Refuted | None]) -> None:
         self._request = request
-        self._resolves = resolves
+        self._solve = solve
         self._end = monotonic() + SECONDS
         self._tries = 0
         self.is_stopped = False
-        self._sessions: dict[Request, Session | None] = {request: session}
 
     def resolving(self, combinations: Iterable[Sequence[RequestChange]]) -> Iterator[Suggestion]:
         for changes in combinations:
@@ -374,9 +360,10 @@ class _Trials:
             relaxed = self._changed(changes)
             if not self._is_useful(relaxed) or relaxed == self._request:
                 continue
-            picks = self._outcome(relaxed)
-            if picks is not None:
+            found = self._outcome(relaxed)
+            if isinstance(found, Resolution):
                 text = ", and ".join(change.text for change in changes)
+                picks = {pick.name: pick.key for pick in found.picks}
                 given = gives(picks, [change.name for change in changes])
                 yield Suggestion(text + given, relaxed)
 
@@ -385,21 +372,20 @@ class _Trials:
     ) -> Iterator[list[RequestChange]]:
         """Relax conflicts, first that of `names`, until the rest resolves; then yield the changes needed."""
         made: list[RequestChange] = []
-        session = self._sessions[self._request]
-        while session and self._outcome(self._changed(made)) is None:
-            if made:
-                core = session.minimal_demands(self._demands(session.problem, self._changed(made)))
-                names = blamed(core)
-            change = next(
-                (candidate for candidate in changes if candidate.name in names and candidate not in made),
-                None,
-            )
+        found: Resolution | Refuted | None = None
+        while not isinstance(found, Resolution):
+            if found:  # there is another conflict
+                names = blamed(explain_conflict(self._changed(made), found)[1])
+            change = next((one for one in changes if one.name in names and one not in made), None)
             if change is None or not self._is_useful(self._changed([*made, change])):
                 return
             made.append(change)
+            found = self._outcome(self._changed(made))
+            if found is None:
+                return
         for change in tuple(made):
             fewer = [other for other in made if other is not change]
-            if fewer and self._outcome(self._changed(fewer)) is not None:
+            if fewer and isinstance(self._outcome(self._changed(fewer)), Resolution):
                 made = fewer
         yield made
 
@@ -415,44 +401,13 @@ class _Trials:
             request = change.apply(request)
         return request
 
-    def _outcome(self, relaxed: Request) -> dict[str, str] | None:
-        """Return the versions that a relaxed request gives, by component; None if there are none."""
+    def _outcome(self, relaxed: Request) -> Resolution | Refuted | None:
+        """Return what a relaxed request gives; None if that is not known, or there were too many."""
         self.is_stopped = self._tries == MOST_TRIES or monotonic() > self._end
         if self.is_stopped:
             return None
         self._tries += 1
-        if self._resolves:
-            resolution = self._resolves(relaxed)
-            return {pick.name: pick.key for pick in resolution.picks} if resolution else None
-        own = self._request.requirements
-        added = {one.name for one in relaxed.requirements} - {one.name for one in own}
-        session = self._session(relaxed if added else replace(relaxed, requirements=own))
-        if session is None:
-            return None
-        solution = session.solve(self._demands(session.problem, relaxed))
-        variables = session.problem.variables
-        if solution is None:
-            return None
-        return {name: variables[name].candidate(bit).key for name, bit in solution.items()}
-
-    def _session(self, request: Request) -> Session | None:
-        if request not in self._sessions:
-            try:
-                self._sessions[request] = Session(compile_problem(self._catalog, request))
-            except MatrixError:
-                self._sessions[request] = None
-        return self._sessions[request]
-
-    def _demands(self, problem: Problem, relaxed: Request) -> list[Demand]:
-        """Return the demands that remain when pins are removed or requirements left out."""
-        names = {requirement.name for requirement in relaxed.requirements}
-        demands = []
-        for demand in problem.demands:
-            if demand.requirement is None or demand.requirement in relaxed.requirements:
-                demands.append(demand)
-            elif demand.variable.name in names:
-                demands.append(replace(demand, mask=demand.variable.present))
-        return demands
+        return self._solve(relaxed)
 
 
 def gives(picks: Mapping[str, str], changed: Sequence[str]) -> str:

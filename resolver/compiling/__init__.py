@@ -34,16 +34,10 @@ def compile_problem(
     request: Request,
     *,
     also: Collection[str] = (),
-    keep: Mapping[str, str] | None = None,
     open_world: bool = False,
 ) -> Problem:
-    """Compile a request and the catalog to a problem.
-
-    `also` has distributions of the catalog that distributions outside it may require; `keep` has the version
-    and variant (`Candidate.key`) to prefer, by component. With `open_world`, names that are not in the
-    catalog are resolved from indexes, instead of being an error.
-    """
-    return start_problem(catalog, request, also=also, keep=keep, open_world=open_world).problem()
+    """Compile a request and the catalog to a problem; see `start_problem`."""
+    return start_problem(catalog, request, also=also, open_world=open_world).problem()
 
 
 def start_problem(
@@ -55,7 +49,12 @@ def start_problem(
     open_world: bool = False,
     providers: Sequence[Provider] = (),
 ) -> ProblemBuilder:
-    """Return the builder of `compile_problem`, with the candidates of providers, for `add_distributions`."""
+    """Return the builder of a problem, with the candidates of providers, for `add_distributions`.
+
+    `also` has distributions of the catalog that distributions outside it may require; `keep` has the version
+    and variant (`Candidate.key`) to prefer, by component. With `open_world`, names that are not in the
+    catalog are resolved from indexes, instead of being an error.
+    """
     builder = ProblemBuilder(
         catalog, request, also=also, keep=keep, open_world=open_world, providers=providers
     )

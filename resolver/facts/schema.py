@@ -562,8 +562,6 @@ class Recipe(_OfReleases, frozen=True, kw_only=True):
     """Glob of the source's pip requirements file for this backend, which its build reads. If it is there, it
     takes the place of the requirements in the metadata of an sdist, which are those of the backend on which
     the sdist was made."""
-    op_table: str = ""
-    """File of the wheel in which the build lists the ops that it compiled (``installed_ops``)."""
     run_environment: dict[str, str] = {}
     """Environment variables that the installed package needs at run time."""
     source_has: tuple[str, ...] = ()

@@ -357,13 +357,13 @@ class Requirements(Part):
         except EnvironmentLacksError as error:
             if self.index.is_configured(index):
                 raise
-            self._leave_unread("torch", error.message)
+            self._leave_unread(error.message)
             return False
-        self._leave_unread("torch", f"{index or 'no index'} does not list {name}")
+        self._leave_unread(f"{index or 'no index'} does not list {name}")
         return False
 
-    def _leave_unread(self, name: str, reason: str) -> None:
-        number = self.session.number[name]
+    def _leave_unread(self, reason: str) -> None:
+        number = self.session.number["torch"]
         self.decided[number, self.search.domains[number]].unread = reason
 
     def _require_closed(self, terms: Terms, requirement: Requirement, link: Link) -> bool:
@@ -378,7 +378,7 @@ class Requirements(Part):
         if not allowed and link.subject == "torch" and name in TRITON_NAMES:
             torch = self.world.candidate("torch")
             listed = f"{torch.index} does not list it" if torch and torch.index else "no index lists it"
-            self._leave_unread("torch", f"{requirement.text} has no version in the catalog, and {listed}")
+            self._leave_unread(f"{requirement.text} has no version in the catalog, and {listed}")
             return False
         self.search.add({**terms, self.session.number[name]: variable.everything & ~allowed}, link)
         return True

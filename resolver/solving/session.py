@@ -14,7 +14,7 @@ import msgspec
 from resolver.compiling.problem import ABSENT, ALWAYS, Demand, Link, Problem, Relation, bits
 from resolver.errors import TooLargeError
 from resolver.model import EARLY_PYTHON, Notice
-from resolver.solving.search import MOST_CONFLICTS, Incompatibility, Search, is_required
+from resolver.solving.search import Incompatibility, Search, is_required
 
 if TYPE_CHECKING:
     from resolver.solving.search import Assumption
@@ -50,9 +50,9 @@ class Session:
     that another adds.
     """
 
-    def __init__(self, problem: Problem, *, max_conflicts: int = MOST_CONFLICTS) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.search = Search(max_conflicts=max_conflicts)
+        self.search = Search()
         self.number: dict[str, int] = {}  # of the variables in the search
         self._relations = 0
         self.names: dict[int, str] = {}
@@ -78,9 +78,9 @@ class Session:
             state(self.search, self.number, relation)
         self._relations = len(problem.relations)
 
-    def narrow(self, demands: Iterable[Demand] | None = None) -> Narrowed | None:
+    def narrow(self, demands: Iterable[Demand]) -> Narrowed | None:
         """Return the candidates that propagation leaves; None proves that there is no solution."""
-        return self._narrowed(self._assumptions(self.problem.demands if demands is None else demands))
+        return self._narrowed(self._assumptions(demands))
 
     def narrow_to(self, narrowed: Narrowed | None, name: str, mask: int) -> Narrowed | None:
         """Return the candidates that are left if a variable keeps only some of its own."""
@@ -147,12 +147,6 @@ class Session:
             [relation for relation in relations if id(relation) in core],
         )
 
-    def minimal_demands(self, demands: Sequence[Demand]) -> list[Demand]:
-        """Return a minimal conflict of demands; all relations stay, as the request cannot change facts."""
-        ordered = sorted(demands, key=lambda demand: demand.kind != "request")
-        core = {id(item) for item in minimal(ordered, self._used_demands)}
-        return [demand for demand in demands if id(demand) in core]
-
     def decide(self, assumptions: Sequence[Assumption], numbers: Iterable[int]) -> Narrowed | None:
         """Return the preferred values of some variables as assumptions; see `solve`.
 
@@ -183,8 +177,9 @@ class Session:
                 number = self.number["base-image"]
                 masks = [domains[number] & self.problem.default_images]
             else:
-                first = self.preferred_early(self.names[number], domains)
-                masks = [first] if is_early else self._by_preference(domains[number], first)
+                domain, first = domains[number], self.preferred_early(self.names[number], domains)
+                ordered = (domain & ABSENT, domain & first & ~ABSENT, domain & ~first & ~ABSENT)
+                masks = [first] if is_early else [1 << bit for mask in ordered for bit in bits(mask)]
             for mask in filter(None, masks):
                 found = witness if witness[number] & mask else self._witness([*fixed, (number, mask)])
                 if found is not None:
@@ -192,11 +187,6 @@ class Session:
                     fixed.append((number, mask))
                     break
         return Narrowed(tuple(fixed), tuple(witness))
-
-    def _by_preference(self, domain: int, first: int) -> list[int]:
-        """Return the mask of each remaining value: absence, then by preference."""
-        masks = (domain & ABSENT, domain & first & ~ABSENT, domain & ~first & ~ABSENT)
-        return [1 << bit for mask in masks for bit in bits(mask)]
 
     def preferred_early(self, name: str, domains: Sequence[int]) -> int:
         """Return the candidates that are left and come first because of another component."""
@@ -279,16 +269,6 @@ class Session:
         for item in items:
             state(search, number, item)
         return conflicting(search, items)
-
-    def _used_demands(self, demands: Sequence[Demand]) -> list[Demand] | None:
-        assumptions = self._assumptions(demands)
-        self._undecided.clear()
-        self.search.touched.update(self.number.values())
-        failed = self.search.solve(assumptions, self._choose)
-        if failed is None:
-            return None
-        used = self.search.why(failed).terms
-        return [demand for demand in demands if self.number[demand.variable.name] in used]
 
 
 class Refuted(msgspec.Struct, frozen=True):

@@ -513,7 +513,7 @@ def test_added_row_is_recognized() -> None:
 def test_failure_with_known_cause_names_it(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_text("ModuleNotFoundError: No module named 'torch'\n")
-    error = CommandError(WHAT, code=1, log=log, lines=[], hint="Try again.")
+    error = CommandError(WHAT, code=1, log=log, lines=[])
     message, diagnosis = explain_failure(error.message, log, DiagnosisContext(kind="build", package="apex"))
     assert message.startswith("Building apex failed with exit code 1.")
     assert "What happened: The build needs torch and cannot import it." in message

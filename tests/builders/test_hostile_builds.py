@@ -32,7 +32,7 @@ from resolver.errors import BuildError
 from resolver.facts.schema import Recipe, Sdist
 from tests.support.locks import built_pick
 from tests.support.recorder import Recorder
-from tests.support.records import results_of
+from tests.support.records import provenance_of, results_of
 from tests.support.tasks import make_resolution
 
 SOURCE = Path(__file__).resolve().parent.parent / "packages" / "hostile"
@@ -145,7 +145,7 @@ def test_wheel_is_the_one_checked_whatever_a_daemon_does(
     assert (before != "") == (isolation == "none")
     time.sleep(0.2)
     assert (beacon.read_text() if beacon.exists() else "") == before
-    entry = attacked.index.provenance_of(outcome["wheel"])
+    entry = provenance_of(attacked.index, outcome["wheel"])
     assert results_of(entry)["isolation"] == isolation
     warning = "this machine cannot isolate builds: a build can change your files and processes"
     assert (warning in attacked.steps) == (isolation == "none")

@@ -27,6 +27,7 @@ from matrix.cli import main
 from resolver.errors import MatrixError
 from tests.support.errors import has_id
 from tests.support.recorder import Recorder
+from tests.support.records import provenance_of
 
 MakeWheel = Callable[..., Path]
 Contents = Callable[[Path], dict[str, bytes]]
@@ -106,7 +107,7 @@ def test_yank_file_is_not_followed(index: Index, precious: Path, kind: str) -> N
 def test_record_is_not_followed(index: Index, make_wheel: MakeWheel, precious: Path, kind: str) -> None:
     (record,) = index.record_paths(index.wheels("tiny")[0])
     strange(record, kind, precious)
-    assert index.provenance_of(index.wheels("tiny")[0]) == {}
+    assert provenance_of(index, index.wheels("tiny")[0]) == {}
     assert {finding.id for finding in check(index)} == {
         "file-irregular",
         "wheel-without-record",

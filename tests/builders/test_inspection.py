@@ -42,7 +42,7 @@ PYTHON = {
     "requires": {"Typing_Extensions": [], "torch": ["numpy<3; python_version < '4'"]},
 }  # fmt: skip
 LINES = [
-    ("os-id", "sles"), ("os-version", "15.5"), ("os", "SUSE BCI 15.5"), ("architecture", "x86_64"),
+    ("os", "SUSE BCI 15.5"), ("architecture", "x86_64"),
     ("glibc", "glibc 2.31"),
     ("library", "libz.so.1", "/lib64/libz.so.1"), ("library", "libz.so.1", "/opt/rocm/lib/libz.so.1"),
     ("library", "librccl.so.1", "/opt/rocm/lib/librccl.so.1"),
@@ -85,7 +85,7 @@ def without(*keys: str) -> list[Sequence[str]]:
 def test_parse_output(noise: bool) -> None:
     facts = parse_output(answer(noise=noise), IMAGE)
     assert (facts.name, facts.path, facts.digest) == ("base", "/images/base.sif", "sha256:" + "ab" * 32)
-    assert (facts.os, facts.os_id, facts.os_version) == ("SUSE BCI 15.5", "sles", "15.5")
+    assert facts.os == "SUSE BCI 15.5"
     assert (facts.glibc, facts.glibcxx, facts.cxxabi, facts.gcc) == ("2.31", "3.4.30", "1.3.13", "12.0.0")
     assert facts.libstdcxx == "12.1"
     assert (facts.rocm, facts.rocm_path, facts.hipcc, facts.clang) == (

@@ -103,7 +103,7 @@ def test_op_name_of_the_recipe_is_used(wheel_with: Callable[..., Path]) -> None:
     assert errors(wheel_with(table({"fused_adam": 0})), Expected(recipe=chosen)) == ["op-not-installed"]
 
 
-OPS = {(row.package, op.name, op.variable) for row in load().recipe if row.op_table for op in row.ops}
+OPS = {(row.package, op.name, op.variable) for row in load().recipe for op in row.ops}
 
 
 @pytest.mark.parametrize(("package", "name", "variable"), sorted(OPS))

@@ -18,7 +18,6 @@ from builders.findings import Finding
 from builders.probe.ask import (
     FrameworkReply,
     LoadReply,
-    OpTable,
     WheelMetadata,
     WheelReply,
     ask,
@@ -27,7 +26,7 @@ from builders.probe.ask import (
 )
 from builders.probe.wheel import judge_wheel
 from resolver.errors import MatrixError
-from resolver.facts.schema import Op, Recipe
+from resolver.facts.schema import Recipe
 from tests.support.errors import has_id
 
 STAND_IN = """__version__ = "2.9.1"  # a stand-in for torch
@@ -236,40 +235,6 @@ def test_undeclared_requirement_is_a_warning() -> None:
     assert "psutil" in fine[1].message
 
 
-# --- DeepSpeed's op table -----------------------------------------------------------------------------
-
-OPS = recipe(
-    ops=(Op("fused_adam", "DS_BUILD_FUSED_ADAM", "o*.so"), Op("cpu_adam", "DS_BUILD_CPU_ADAM", "p*.so")),
-    environment={"DS_BUILD_FUSED_ADAM": "1", "DS_ACCELERATOR": "cuda"},
-    op_table="deepspeed/git_version_info_installed.py",
-)
-
-
-def severities(table: OpTable) -> dict[str, str]:
-    return {finding.id: finding.severity for finding in judge_wheel(reply(op_table=table), OPS)}
-
-
-def test_compiled_ops_are_listed() -> None:
-    findings = judge_wheel(
-        reply(op_table=OpTable({"fused_adam": True, "cpu_adam": False}, "cuda", "2.9")), OPS
-    )
-    assert only(findings).message == "ops compiled: fused_adam"
-
-
-def test_missing_op_is_an_error() -> None:
-    assert severities(OpTable({"fused_adam": False}, "cuda", "2.9"))["probe-op-missing"] == "error"
-    assert severities(OpTable({}, "cuda", "2.9"))["probe-op-missing"] == "error"
-
-
-def test_ops_of_other_accelerator_or_torch_are_errors() -> None:
-    assert severities(OpTable({"fused_adam": True}, "cpu", "2.9"))["probe-accelerator"] == "error"
-    assert severities(OpTable({"fused_adam": True}, "cuda", "2.8"))["probe-torch"] == "error"
-
-
-def test_missing_op_table_is_an_error() -> None:
-    assert severities(OpTable(error="missing", text="x")) == {"probe-op-table": "error"}
-
-
 # --- the script ---------------------------------------------------------------------------------------
 
 
@@ -324,18 +289,6 @@ def test_script_replies_despite_a_crash(site: Path) -> None:
         ("probe-not-judged", "warning"),
         ("probe-attribute", "info"),
     ]
-
-
-@pytest.mark.slow
-def test_script_reads_op_table_without_executing_it(site: Path) -> None:
-    result = run_probe(site, recipe(op_table="tiny/table.py"))
-    assert result.op_table == OpTable({"a": True, "b": False}, "cuda", "2.9")
-    hostile = run_probe(site, recipe(op_table="tiny/code.py"))
-    assert hostile.op_table is not None
-    assert hostile.op_table.error == "ValueError"
-    gone = run_probe(site, recipe(op_table="tiny/gone.py"))
-    assert gone.op_table is not None
-    assert gone.op_table.error == "missing"
 
 
 @pytest.mark.slow

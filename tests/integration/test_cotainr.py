@@ -341,7 +341,7 @@ def test_readme_builds_requested_ops(readme: User) -> None:
         assert set(map(tuple, audit["code_objects"].values())) == {("gfx90a",)}
         (statement,) = (readme.work / "index" / "provenance").glob(f"{project}-*.json")
         findings = results_of(json.loads(statement.read_text()))["findings"]
-        assert any(op in finding["message"] for finding in findings if finding["id"] == "probe-ops")
+        assert any(op in finding["message"] for finding in findings if finding["id"] == "object-found")
 
 
 def test_verify_reports_defects_of_base_image(readme: User) -> None:

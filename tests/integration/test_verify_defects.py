@@ -241,13 +241,11 @@ DEFECTS: dict[Callable[[Site], None], set[str]] = {
     other_wheel_of_same_version: {"verify-files-differ"},
     wheel_of_another_index: {"verify-pin-differs"},
     other_torch_of_same_version: {"verify-files-differ"},
-    newer_torch: {"verify-pin-differs", "probe-torch"},
+    newer_torch: {"verify-pin-differs"},
     package_for_cuda: {"verify-nvidia"},
     stray_archive_of_gpu_code: {"verify-stray-kpack"},
     missing_op: {"verify-files-differ", "probe-import-failed", "probe-object-missing"},
-    wheel_without_op: {
-        "verify-files-differ", "probe-import-failed", "probe-object-missing", "probe-op-missing"
-    },
+    wheel_without_op: {"verify-files-differ", "probe-import-failed", "probe-object-missing"},
     libstdcxx_of_a_module: {"verify-libstdcxx-other"},
     librccl_of_a_module: {"verify-library-other"},
     replaced_librccl: {"verify-files-differ"},

@@ -20,6 +20,7 @@ from matrix.show.resolution_text import resolution_text
 from resolver.lock import read_lock
 from resolver.model import Resolution
 from tests.support.aliases import ALIAS, OWN, PINNED, lock_with_alias
+from tests.support.records import provenance_of
 from tests.support.tasks import make_host, make_recipe
 
 Capture = pytest.CaptureFixture[str]
@@ -61,7 +62,7 @@ def test_alias_contains_one_requirement(work: Path, capsys: Capture) -> None:
     assert metadata.endswith(f"Requires-Dist: {OWN}==3.5.1\n")
     audit = audit_wheel(wheel)
     assert audit.errors == []
-    (subject,) = read_statement(Index("index").provenance_of(wheel)).subject
+    (subject,) = read_statement(provenance_of(Index("index"), wheel)).subject
     assert (subject.name, subject.digest) == (ALIAS, {"sha256": audit.sha256})
 
 
@@ -84,7 +85,7 @@ def test_rebuilt_alias_is_compared(tmp_path: Path, capsys: Capture) -> None:
 
     index = Index("index")
     wheel = index.wheels("triton")[0]
-    record = index.provenance_of(wheel)
+    record = provenance_of(index, wheel)
     planted = wheel.rename(tmp_path / wheel.name)
     with zipfile.ZipFile(planted, "a") as archive:
         archive.writestr("triton/planted.py", "")

@@ -43,7 +43,7 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an unpacked image; a STAND-IN replaces its inspection."""
     (tmp_path / "mine.sif" / "usr").mkdir(parents=True)
 
-    def inspect_image(image: LocalImage, kind: str | None = None) -> ImageFacts:  # noqa: ARG001
+    def inspect_image(image: LocalImage) -> ImageFacts:
         facts = ImageFacts(
             name=image.name,
             path=str(image.path),

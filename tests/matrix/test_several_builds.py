@@ -23,7 +23,7 @@ from resolver.lock import read_lock
 from resolver.model import BaseImage
 from tests.support.locks import local_file, locked_pick, with_image
 from tests.support.projects import rows_of, write_catalog
-from tests.support.records import record_of
+from tests.support.records import provenance_of, record_of
 from tests.support.tiny import tiny_index, wheel_of
 
 Capture = pytest.CaptureFixture[str]
@@ -144,5 +144,5 @@ def installed(requirements: Path, target: Path) -> str:
 
 
 def key_of(wheel: Path) -> str:
-    provenance = Index(wheel.parents[2]).provenance_of(wheel)
+    provenance = provenance_of(Index(wheel.parents[2]), wheel)
     return str(provenance["predicate"]["buildDefinition"]["internalParameters"]["buildKey"])

@@ -9,9 +9,10 @@ from resolver.solving.search import MOST_CONFLICTS
 from resolver.solving.session import Session, Solution
 
 
-def solve(problem: Problem, *, max_conflicts: int = MOST_CONFLICTS) -> Solution | None:
+def solve(problem: Problem, max_conflicts: int = MOST_CONFLICTS) -> Solution | None:
     """Find any solution, which is the first step of `Session.solve`."""
-    session = Session(problem, max_conflicts=max_conflicts)
+    session = Session(problem)
+    session.search.max_conflicts = max_conflicts
     witness = session._witness(session._assumptions(problem.demands))
     return None if witness is None else session._solution(witness)
 
@@ -29,7 +30,7 @@ def minimal_core(problem: Problem) -> tuple[list[Demand], list[Relation]]:
 def propagate(problem: Problem) -> dict[str, int] | None:
     """Return the candidates that arc consistency leaves, by name of the variable."""
     session = Session(problem)
-    narrowed = session.narrow()
+    narrowed = session.narrow(problem.demands)
     return None if narrowed is None else dict(zip(session.number, narrowed.domains, strict=True))
 
 

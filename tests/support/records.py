@@ -7,6 +7,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from builders.building.provenance import PredicateType, StatementType
+from builders.index import Index
+
+
+def provenance_of(index: Index, wheel: Path) -> dict[str, Any]:
+    """Return the provenance of a wheel of an index."""
+    return next(dict(each.provenance) for each in index.published(wheel.parent.name) if each.path == wheel)
 
 
 def inputs_of(record: dict[str, Any]) -> dict[str, Any]:
