@@ -170,9 +170,13 @@ class _Scheduler:
                 return
             demand = self._granted(entry[1])
             if not demand.fits(self._free):
+                # The first task that does not fit gets a reservation: without it, small tasks that start
+                # again and again would keep a large one waiting.
                 reserved = reserved or self._reservation(demand)
                 continue
             if reserved is not None:
+                # Whoever comes after it may start only if that does not delay it: by ending before, or by
+                # taking what it leaves.
                 time, spare = reserved
                 if self._executor.now() + demand.seconds > time + _TOLERANCE:
                     if not demand.fits(spare):
@@ -247,6 +251,7 @@ class _Scheduler:
 
     def _start(self, name: str, demand: Resources) -> None:
         if self._demands[name].cores > 1:
+            # Compilers that run cannot be given fewer cores, and ninja does not take more.
             demand = replace(demand, work=0.0)  # the number of cores is fixed from now on
         self._demands[name] = demand
         self._free = self._free.without(demand)

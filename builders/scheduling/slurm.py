@@ -502,6 +502,7 @@ class Slurm:
             else:
                 missing.append(task)
         self._report(job)
+        # Slurm cancels a job whose dependency failed, often before this process has seen the failure.
         ended = {other.number: other.state for other in self.run.jobs}
         if job.state == "CANCELLED" and {ended[number] for number in job.after} & (ENDED - {"COMPLETED"}):
             return  # a job that it waited for failed; that job decides about these tasks
@@ -517,6 +518,7 @@ class Slurm:
 
     def _helps(self, task: TaskState, job: SubmittedJob, *, has_progress: bool) -> bool:
         """Return whether to submit a task again."""
+        # A recorded failure is that of the build itself, which would fail again; with more memory it may not.
         if "message" in self._record(task) and job.state != "OUT_OF_MEMORY":
             return False
         if job.state == "TIMEOUT":

@@ -108,6 +108,8 @@ class BuildScript(msgspec.Struct):
     gates: list[str] = []
     """Places that end every build with a torch that is not for CUDA."""
     undetermined: list[str] = []
+    unreadable: str = ""
+    """Why it could not be read at all."""
 
 
 def read_script(text: str, file: str) -> BuildScript:
@@ -117,7 +119,8 @@ def read_script(text: str, file: str) -> BuildScript:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        script.undetermined.append(f"{file} is not valid for Python 3.{sys.version_info.minor}: {reason}")
+        script.unreadable = f"{file} is not valid for Python 3.{sys.version_info.minor}: {reason}"
+        script.undetermined.append(script.unreadable)
         return script
     try:
         _Reader(script, tree).visit(tree)

@@ -59,10 +59,13 @@ _MOST_HEADERS = 300
 _LARGEST = 2_000_000  # bytes of a C++ file
 
 
-def classify(top: Path, facts: SourceFacts, own: Sequence[Path]) -> SourceClass:
-    """Return the kind of a source; `own` are the files that the project did not copy from others."""
-    if not facts.compiles and (broken := [text for text in facts.undetermined if "is not valid for" in text]):
-        return SourceClass("unread", broken[0])
+def classify(top: Path, facts: SourceFacts, own: Sequence[Path], unreadable: str) -> SourceClass:
+    """Return the kind of a source; `own` are the files that the project did not copy from others.
+
+    `unreadable` is why a build script could not be read, if there is one.
+    """
+    if not facts.compiles and unreadable:
+        return SourceClass("unread", unreadable)
     for path in own:
         name = path.relative_to(top).as_posix()
         if (name == "setup.py" or _PACKAGE.fullmatch(name)) and only_raises(path.read_bytes()):

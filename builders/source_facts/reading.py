@@ -134,7 +134,8 @@ def learn_source(top: Path) -> SourceFacts:
         gates=tuple(where for script in scripts for where in script.gates),
         undetermined=tuple(dict.fromkeys(undetermined)),
     )
-    return replace(facts, source=classify(top, facts, [*_own_files(top, sys.maxsize)]))
+    unreadable = next((script.unreadable for script in scripts if script.unreadable), "")
+    return replace(facts, source=classify(top, facts, [*_own_files(top, sys.maxsize)], unreadable))
 
 
 def is_requirement(text: str) -> bool:
