@@ -56,3 +56,5 @@ setuptools has), Python 3.13 (cgi and cgitb, by its documentation), setuptools 8
 by its history)."""
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Error numbers of a full disk, an exceeded quota, and the limit of file sizes."""
+OUT_OF_MEMORY = "out-of-memory"
+"""Id of the failure of a build that more memory, or fewer compile jobs, can prevent."""

@@ -258,12 +258,13 @@ def closest_names(typed: str, known: Iterable[str], *, typos: int = 1) -> list[s
     (['triton'], [])
     """
     most, lower = max(typos, len(typed) // _CHARACTERS_PER_TYPO), typed.lower()[:100]
-    similar = [
-        name  # any other has more typos than may be, because each changes the length by one at most
-        for name in known
-        if abs(len(name) - len(lower)) <= max(most, 2) or name.lower().startswith(lower)
-    ]
-    distance = {name: _distance(lower, name.lower()) for name in similar}
+    letters, least = {*lower}, max(most, 2)
+    distance = {
+        name: _distance(lower, name.lower())
+        for name in known  # a typo changes the length by one at most, and the letters by two
+        if (abs(len(name) - len(lower)) <= least and len(letters ^ {*name.lower()}) <= 2 * least)
+        or name.lower().startswith(lower)
+    }
     best = min(distance.values(), default=(len(typed), 0, 0))
     if best[0] > most or best[1] >= 0:
         return []

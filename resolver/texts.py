@@ -60,25 +60,26 @@ _SIGN = re.compile(
     r"|AIza|AKIA|gh[opusr]_|glpat|github_pat|hf_|pypi-A|sk-|xox|hooks\.slack"
 )
 """Finds texts that may have a secret; all others, most of a document, are left as they are."""
-_LOGIN = re.compile(r"(?<!ssh://)(?<=://)[^/\s@'\"]+@|(?<=ssh://)[^/\s@'\":]*:[^/\s@'\"]*@")
+# Most commands print no such text, so the other patterns are compiled by `re` when one is found.
+_LOGIN = r"(?<!ssh://)(?<=://)[^/\s@'\"]+@|(?<=ssh://)[^/\s@'\":]*:[^/\s@'\"]*@"
 """The user of a URL for ssh is no secret: it says where the repository is."""
-_PRIVATE_KEY = re.compile(
-    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL
+_PRIVATE_KEY = (
+    r"(?s)-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----|\Z)"
 )
-_HEADER = re.compile(r"(?i)\b((?:proxy-)?authorization\s?:\s?|(?:set-)?cookie\s?:\s?)[^'\"\n]+")
-_BASIC = re.compile(
+_HEADER = r"(?i)\b((?:proxy-)?authorization\s?:\s?|(?:set-)?cookie\s?:\s?)[^'\"\n]+"
+_BASIC = (
     r"((?:^|\s)(?:-u|--user|--proxy-user)[ =]['\"]?)(?!\d+:\d+\b)[^\s'\":]*:[^\s'\"]+"
     r"|(\b(?:wandb login|sshpass -p|login \S{1,100} password) )[^\s-]\S*"
 )
 """``curl -u USER:PASSWORD``, not ``docker run -u 1000:1000``; ``wandb login KEY``, and lines of netrc."""
-_KNOWN_TOKEN = re.compile(
+_PREFIXED = (
     r"\b(?:gh[opusr]_\w{30,}|github_pat_\w{22,}|glpat-[\w-]{20,}|hf_[A-Za-z0-9]{30,}|pypi-AgE[\w-]{40,}"
     r"|sk-(?:proj-|ant-)?[A-Za-z0-9]{20,}|xox[abprs]-[\w-]{10,}|AIza[\w-]{35}|AKIA[A-Z0-9]{16})\b|(?<=hooks\.slack\.com/services/)[\w/]+"
 )
-_NAMED = re.compile(
+_NAMED = (
     r"(?:(?<!\w)(?<!\w[.-])(?P<name>\w[\w.-]{0,100})['\"]?\s?[=:]\s?|(?<![\w-])--(?P<option>[\w-]{1,100})\s)"
 )
-_VALUE = re.compile(r"\\{0,4}'[^'\n]+'?|\\{0,4}\"[^\"\n]+\"?|[^\s'\"$,;)}\]\\]{3,}")
+_VALUE = r"\\{0,4}'[^'\n]+'?|\\{0,4}\"[^\"\n]+\"?|[^\s'\"$,;)}\]\\]{3,}"
 """A value, perhaps quoted again, or cut off; not a variable, which is no secret."""
 _SECRET_WORDS = {"password", "passwd", "passphrase", "token", "secret", "apikey", "credentials", "cookie"}
 _SECRET_ENDINGS = {"key", "pass", "pwd"}
@@ -148,13 +149,13 @@ def masked(value: Any) -> Any:  # noqa: ANN401  any data
         return [masked(item) for item in value]
     if not isinstance(value, str) or not _SIGN.search(value):
         return value
-    text = _PRIVATE_KEY.sub(_MASK, _LOGIN.sub("", value))
-    text = _BASIC.sub(rf"\1\2{_MASK}", _HEADER.sub(rf"\1{_MASK}", text))
-    text = _KNOWN_TOKEN.sub(_MASK, text)
-    parts, at = [], 0
-    for match in _NAMED.finditer(text):
+    text = re.sub(_PRIVATE_KEY, _MASK, re.sub(_LOGIN, "", value))
+    text = re.sub(_BASIC, rf"\1\2{_MASK}", re.sub(_HEADER, rf"\1{_MASK}", text))
+    text = re.sub(_PREFIXED, _MASK, text)
+    parts, at, value_at = [], 0, re.compile(_VALUE).match
+    for match in re.finditer(_NAMED, text):
         name = match["name"] or f"--{match['option']}"
-        if match.start() >= at and _is_secret(name) and (found := _VALUE.match(text, match.end())):
+        if match.start() >= at and _is_secret(name) and (found := value_at(text, match.end())):
             parts += [text[at : match.end()], _MASK]
             at = found.end()
     return "".join([*parts, text[at:]])

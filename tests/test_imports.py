@@ -25,9 +25,13 @@ HEAVY = {
     "pip_requirements_parser", "re2", "requests", "rich", "ruamel", "tomli_w", "tomlkit", "wheel",
 }  # fmt: skip
 DEFERRED = {
-    "builders.audit", "builders.building.rebuild", "builders.building.task", "builders.scheduling.local",
+    "builders.audit", "builders.building.rebuild", "builders.building.task", "builders.gpu.content",
+    "builders.index_client.metadata", "builders.scheduling.local",
 }  # fmt: skip
-"""Modules with many imports that `index list`, and `build-wheels` without anything to build, do not use."""
+"""Modules with many imports that `index list`, and `build-wheels` without anything to build, do not use.
+
+The metadata of a wheel are read by `packaging.metadata`, with five modules of the standard library's email.
+"""
 START_UP = """
 import sys
 from matrix.__main__ import main

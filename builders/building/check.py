@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from builders.audit import Expected, audit_wheel, read_torch
 from builders.building.inputs import required_wheels
 from builders.building.watch import kernel_killed_since, kernel_kills
+from builders.constants import OUT_OF_MEMORY
 from builders.containers.runtime import Bind
-from builders.diagnosis import KILLED, OUT_OF_MEMORY, DiagnosisContext, explain_failure, read_log
+from builders.diagnosis import KILLED, DiagnosisContext, explain_failure, read_log
 from builders.environments.layers import make_environment
 from builders.probe.ask import WheelReply, ask, wheel_question
 from builders.probe.wheel import judge_wheel

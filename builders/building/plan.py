@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from builders.audit import image_provider
 from builders.containers.engines import choose_runtime
 from builders.containers.image import locked_image
 from builders.containers.inspection import ImageFacts, inspect_in
@@ -106,6 +105,8 @@ def image_build_host(
     runtime: Runtime, version: str, *, given: Path | None = None, cpu: str = ""
 ) -> BuildHost:
     """Return a base image as the build host; `given` is the prefix of a Python, in it or on the host."""
+    from builders.audit import image_provider
+
     facts = inspect_in(runtime)
     image_pythons = [Path(python.path) for python in facts.pythons if minor(python.version) == version]
     python = find_python(runtime, version, given=given, image_pythons=image_pythons)

@@ -23,7 +23,7 @@ import msgspec
 from builders.building.directory import lock_of
 from builders.building.expected_time import Resources, TimeSource
 from builders.building.provenance import read_statement
-from builders.diagnosis import OUT_OF_MEMORY
+from builders.constants import OUT_OF_MEMORY
 from builders.findings import Finding
 from builders.machine.host import own_program
 from builders.storage.files import write_atomic

@@ -30,7 +30,6 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from builders.audit import audit_wheel
 from builders.constants import SOURCE_DATE_EPOCH
 from builders.containers.runtime import Bind, run_in
 from builders.environments.python import (
@@ -43,7 +42,6 @@ from builders.environments.python import (
 )
 from builders.findings import Finding
 from builders.gpu import RULES, STORED
-from builders.gpu.content import read_complete
 from builders.index_client import IndexClient
 from builders.index_client.client import PYTORCH_HOST
 from builders.index_client.stored import replace
@@ -471,6 +469,8 @@ def _content_of(path: Path, sha256: str) -> Content | None:
     if sha256:
         with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
             return STORED.decode(stored.read_bytes())
+    from builders.gpu.content import read_complete
+
     try:
         content = read_complete(path)
     except DamagedError as error:
@@ -483,6 +483,8 @@ def _content_of(path: Path, sha256: str) -> Content | None:
 
 def check_prebuilt(pick: Distribution, path: Path, gfx: Sequence[str]) -> None:
     """Raise `BuildError` if the audit of a fetched wheel finds errors or a missing GPU architecture."""
+    from builders.audit import audit_wheel
+
     audit = audit_wheel(path)
     problems = [str(finding) for finding in audit.errors]
     code = {item.architecture for objects in audit.contents.code.values() for item in objects}

@@ -24,7 +24,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -192,11 +192,15 @@ class Index:
         changed = self._refresh_project(project, known)
         return self._refresh_root() or changed
 
-    def refresh_all(self) -> list[str]:
-        """Rewrite every page that does not match the files, and return the projects with changed pages."""
+    def refresh_all(self, projects: Iterable[str] | None = None) -> list[str]:
+        """Rewrite every page, or those of `projects`, that does not match the files.
+
+        Return the projects with changed pages.
+        """
         if not self.simple.is_dir():
             return []
-        changed = [name for name in self.project_directories() if self._refresh_project(name)]
+        names = self.project_directories() if projects is None else projects
+        changed = [name for name in names if self._refresh_project(name)]
         self._refresh_root()
         return changed
 

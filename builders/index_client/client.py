@@ -30,6 +30,7 @@ from builders.index_client import pages, stored
 from builders.index_client.stored import Page, Release
 from builders.network.urls import (
     OFFLINE_HINT,
+    RequestError,
     is_flat_listing,
     is_tree,
     local_path,
@@ -371,8 +372,6 @@ class IndexClient:
         self, url: str, headers: Mapping[str, str], index: str, name: str, *, is_cached: bool
     ) -> tuple[requests.Response, bytes]:
         """Return a reply: a page, or the status of an unchanged or missing page."""
-        from builders.network.transport import RequestError
-
         page = f"the page of {name} from the index {index}" if name else f"the page {index}"
         hint = "Check the network and the URL."
         if is_cached:

@@ -16,7 +16,14 @@ from builders.index_client.stored import Reference
 from builders.network.download import keep_tree
 from builders.network.git import Repository, is_commit, split_reference
 from builders.network.source_tree import source_tree
-from builders.network.urls import NETWORK_HINT, OFFLINE_HINT, local_path, mirrored, without_password
+from builders.network.urls import (
+    NETWORK_HINT,
+    OFFLINE_HINT,
+    RequestError,
+    local_path,
+    mirrored,
+    without_password,
+)
 from builders.source_facts.reading import tree_metadata
 from builders.source_facts.recipe_draft import version_of_ref
 from builders.storage.files import (
@@ -92,7 +99,7 @@ class DirectReader:
 
     def _of_server(self, name: str, url: str, options: dict[str, str]) -> Reference:
         """Read a file from the cache if its URL has a hash or it has not changed; otherwise download it."""
-        from builders.network.transport import RequestError, check_status, chunks
+        from builders.network.transport import check_status, chunks
 
         record = self._record(url)
         known = _read_record(record, url)

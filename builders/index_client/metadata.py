@@ -22,8 +22,7 @@ from packaging.utils import canonicalize_name
 
 from builders.constants import MISSING_CODES
 from builders.index_client.pages import projects_in
-from builders.network.transport import LONG_TAIL, RequestError, TooLargeReplyError
-from builders.network.urls import NETWORK_HINT, without_password
+from builders.network.urls import NETWORK_HINT, RequestError, TooLargeReplyError, without_password
 from builders.wheels.wheel import LARGEST_METADATA, DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import Metadata
@@ -93,7 +92,7 @@ def _read_remote(file: File, transport: Transport, listed: str) -> Metadata | No
                 raise
     if not file.name.endswith(".whl"):
         return _remote_sdist(file, transport, listed)
-    remote = transport.remote_file(file.url, LONG_TAIL)
+    remote = transport.remote_file(file.url)
     if remote is None:
         return None
     if not remote.has_ranges:

@@ -26,7 +26,8 @@ from builders.gpu.content import (
     read_start,
 )
 from builders.index_client.metadata import downloaded, matching_files
-from builders.network.transport import SHORT_TAIL, RequestError, TooLargeReplyError, request_failed
+from builders.network.transport import SHORT_TAIL, request_failed
+from builders.network.urls import RequestError, TooLargeReplyError
 from builders.source_facts.reading import learn_source
 from builders.source_facts.recipe_draft import draft_recipes
 from builders.storage.lease import TemporaryDirectory

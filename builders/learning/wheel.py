@@ -31,8 +31,8 @@ from builders.audit.promises import bitsandbytes_hip, read_op_table
 from builders.containers.inspection import gcc_of
 from builders.gpu.content import content_of, rocm_of
 from builders.learning import LearnedFacts, merged
-from builders.network.transport import SHORT_TAIL, RequestError, request_failed
-from builders.network.urls import without_password
+from builders.network.transport import SHORT_TAIL, request_failed
+from builders.network.urls import RequestError, without_password
 from builders.storage.files import sha256_of
 from builders.storage.lease import TemporaryDirectory
 from builders.wheels.wheel import DamagedError, WheelReader

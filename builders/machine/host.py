@@ -24,13 +24,13 @@ _MIB = 2**20
 _LAUNCHERS = {"ccache", "sccache", "distcc"}
 
 _SYSTEM = ("/usr/bin", "/bin", "/usr/sbin", "/sbin")
-_TOOL = re.compile(
+_TOOL = (
     r"(?:\w+-)*(?:cc|CC|ftn|c\+\+|gcc|g\+\+|clang|clang\+\+|gfortran|flang|cpp|ld|lld)(?:[-.].*)?|ar|as|nm|ranlib|strip|objcopy"
     r"|g?make|cmake|ctest|ninja|meson|pkg-config|git|patch|patchelf|m4|bison|flex|swig|[ny]asm|rustc|cargo"
     r"|ccache|sccache|mpi(?:cc|c\+\+|cxx|CC|fort|f77|f90|run|exec)"
 )
 """The programs on the caller's PATH that a build may use, besides those of the system."""
-_NOT_FOR_BUILDS = re.compile(
+_NOT_FOR_BUILDS = (
     r"nvcc.*|nvidia-.*|cuda.*|nsys|ncu|hipcc.*|hipconfig.*|rocm.*|amdgpu-arch|offload-arch"
     r"|conda|(?:micro)?mamba|python[\d.]*|pip[\d.]*|pipx|uv"
 )
@@ -159,13 +159,14 @@ def tools() -> dict[str, str]:
     for CUDA if they find ``nvcc``.
     """
     found: dict[str, str] = {}
+    is_tool, is_not_wanted = re.compile(_TOOL).fullmatch, re.compile(_NOT_FOR_BUILDS).fullmatch
     folders = (folder.rstrip("/") for folder in [*filter(os.path.isabs, os.get_exec_path()), *_SYSTEM])
     for folder in dict.fromkeys(folders):
         is_system = folder in _SYSTEM
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
-                is_wanted = entry.name not in found and (is_system or _TOOL.fullmatch(entry.name))
-                if is_wanted and not _NOT_FOR_BUILDS.fullmatch(entry.name) and not _is_launcher(entry):
+                is_wanted = entry.name not in found and (is_system or is_tool(entry.name))
+                if is_wanted and not is_not_wanted(entry.name) and not _is_launcher(entry):
                     found[entry.name] = entry.path
     return found
 

@@ -20,6 +20,8 @@ from builders.constants import MISSING_CODES
 from builders.network.source_tree import pack_directory, source_tree
 from builders.network.urls import (
     NETWORK_HINT,
+    RequestError,
+    TooLargeReplyError,
     is_tree,
     local_path,
     mirrored,
@@ -154,8 +156,6 @@ def _part_of(target: Path) -> Iterator[IO[bytes] | None]:
 
 def _fetch(url: str, part: IO[bytes], downloads: Downloads, name: str) -> None:
     """Append the missing part of a file; continue after interrupted connections."""
-    from builders.network.transport import RequestError, TooLargeReplyError
-
     if is_tree(url, downloads.mirrors):
         part.truncate(0)
         with source_tree(url, downloads.mirrors) as tree:

@@ -15,7 +15,7 @@ import requests.auth
 import urllib3
 
 from builders.constants import MISSING_CODES
-from builders.network.urls import NETWORK_HINT, mirrored, without_password
+from builders.network.urls import NETWORK_HINT, RequestError, TooLargeReplyError, mirrored, without_password
 from builders.network.web import BROKEN, TIMEOUT, allow, failure_reason, new_session
 from builders.wheels.wheel import DamagedError
 from resolver.errors import EnvironmentLacksError, SourceError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 
-LONG_TAIL = 1 << 19  # bytes; contains the directory and the metadata of almost all wheels
+_LONG_TAIL = 1 << 19  # bytes; contains the directory and the metadata of almost all wheels
 SHORT_TAIL = 1 << 16  # bytes; contains those of most wheels
 _LARGEST_RANGE = 1 << 24  # bytes; the directory of torch has 2 MB
 _LARGEST_WHOLE = 50_000_000  # bytes of a wheel that is downloaded to read its metadata
@@ -39,15 +39,6 @@ _MOST_KEPT = 1 << 10  # blocks
 _LARGEST_FILE = 1 << 37  # bytes of a wheel or an sdist
 _LONGEST_DOWNLOAD = 86_400.0  # seconds for a file
 _RANGE = re.compile(r"bytes (?P<first>[0-9]{1,15})-[0-9]{1,15}/(?P<total>[0-9]{1,15})", re.ASCII)
-
-
-class RequestError(Exception):
-    """A request failed; the message is a clause. `status` is that of the reply, 0 for none."""
-
-    def __init__(self, reason: str, status: int = 0, *, is_slow: bool = False) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.is_slow = is_slow
 
 
 class Transport:
@@ -105,7 +96,7 @@ class Transport:
             check_status(response)
             yield from chunks(response, limit)
 
-    def remote_file(self, url: str, tail: int) -> RemoteFile | None:
+    def remote_file(self, url: str, tail: int = _LONG_TAIL) -> RemoteFile | None:
         """Return a remote file, of which `tail` bytes at its end are fetched first.
 
         If the server does not support ranges, all of it is fetched; None if it is too large for that.
@@ -154,10 +145,6 @@ class Transport:
             if error.is_slow:
                 self._down[urlsplit(mirrored(url, self._mirrors)).netloc] = str(error)
             raise
-
-
-class TooLargeReplyError(RequestError):
-    """A reply is larger than allowed."""
 
 
 _received = threading.local()

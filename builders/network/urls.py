@@ -1,4 +1,4 @@
-"""Where packages and sources come from: pip's configuration, mirrors, and URLs in messages.
+"""Where packages and sources come from: pip's configuration, mirrors, URLs in messages, and failed requests.
 
 pip reads configuration files and variables (pip's documentation, "Configuration": files in the order
 global, user, site, then ``PIP_CONFIG_FILE``; sections ``[global]`` and that of the command; variables
@@ -35,6 +35,19 @@ _PASSED_ON = (
 _SYSTEM_FILE = Path("/etc/pip.conf")
 _SECTIONS = ("global", "install", "download")  # later ones take precedence
 _NO = {"", "0", "false", "f", "no", "n", "off"}
+
+
+class RequestError(Exception):
+    """A request failed; the message is a clause. `status` is that of the reply, 0 for none."""
+
+    def __init__(self, reason: str, status: int = 0, *, is_slow: bool = False) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.is_slow = is_slow
+
+
+class TooLargeReplyError(RequestError):
+    """A reply is larger than allowed."""
 
 
 class PackageSources(NamedTuple):

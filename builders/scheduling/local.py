@@ -28,7 +28,8 @@ from builders.building.jobserver import Jobserver, can_join
 from builders.building.records import forget_attempt, log_path, record_failure
 from builders.building.task import ask_backend, asking_key, build_wheel
 from builders.building.watch import kernel_killed_since, kernel_kills, proportional_size, task_names, watched
-from builders.diagnosis import OUT_OF_MEMORY, diagnosed, known_failures
+from builders.constants import OUT_OF_MEMORY
+from builders.diagnosis import diagnosed, known_failures
 from builders.machine import host
 from builders.machine.process import end_with_parent
 from builders.machine.reaper import descendants

@@ -22,6 +22,7 @@ from builders.network.download import Downloads, check_hash, download
 from builders.network.urls import (
     NETWORK_HINT,
     OFFLINE_HINT,
+    RequestError,
     local_path,
     mirrored,
     without_password,
@@ -89,8 +90,6 @@ def _metadata_in(wheel: Path) -> bytes:
 
 def _served(url: str, downloads: Downloads) -> bytes | None:
     """Return the metadata file that the index serves; None if it does not have the file."""
-    from builders.network.transport import RequestError
-
     path = local_path(mirrored(url, downloads.mirrors))
     if path is not None:
         return path.read_bytes() if path.is_file() else None

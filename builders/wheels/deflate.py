@@ -33,13 +33,10 @@ _SECOND = bytes(byte for byte in range(256) if byte & 31 <= _MOST_CODES)
 _HEADER = re.compile(b"(?=[%b][%b])" % (re.escape(_FIRST), re.escape(_SECOND)), re.DOTALL)
 _LONGEST = 10  # bytes of a header up to the last length of its first code
 _STEP = 1 << 13  # bytes that are searched at once
-_FOUR = 4096
-"""Values of four lengths of three bits each."""
 _ALL = 128
-_SHARES = [
-    sum(_ALL >> (four >> shift & 7) for shift in (0, 3, 6, 9) if four >> shift & 7) for four in range(_FOUR)
-]
-"""The part of all codes that four lengths use, in 1/128."""
+_ONE = [0, *(_ALL >> length for length in range(1, 8))]
+_SHARES = [a + b + c + d for d in _ONE for c in _ONE for b in _ONE for a in _ONE]
+"""The part of all codes that four lengths of three bits each use, in 1/128."""
 
 
 def known_end(first: bytes, second: bytes, size: int) -> Callable[[int, int], bytes | None]:
@@ -88,8 +85,8 @@ def _is_complete(header: bytes) -> bool:
     lengths = bits >> 17 & (1 << 3 * count) - 1
     used = 0
     while lengths:
-        used += _SHARES[lengths % _FOUR]
-        lengths //= _FOUR
+        used += _SHARES[lengths % len(_SHARES)]
+        lengths //= len(_SHARES)
     return used == _ALL
 
 

@@ -121,9 +121,7 @@ def tasks_of(context: Context, index: Index, names: Sequence[str] = ()) -> list[
 
 def refresh_published(tasks: Iterable[Task], index: Index) -> None:
     """Refresh the pages of finished wheels: an interrupted run may have left a wheel that is not listed."""
-    for task in tasks:
-        if task.wheel is not None:
-            index.refresh(task.pick.name)
+    index.refresh_all(dict.fromkeys(task.pick.name for task in tasks if task.wheel is not None))
 
 
 def node_of(context: Context, site: str) -> Resources | None:

@@ -136,7 +136,8 @@ def execute(context: Context) -> int:
         return exit_code
     _announce(wheels, context)
     exit_code = 0 if args.dry_run else build_missing(tasks, wheels, executor, of_lock)
-    if of_lock.lock.incomplete and not (args.dry_run or exit_code):  # what only the new wheels state
+    is_built = any(task.wheel is None for task in tasks) and not (args.dry_run or exit_code)
+    if of_lock.lock.incomplete and is_built:  # what only the new wheels state
         exit_code = int(complete_lock(of_lock, index, tasks_of(of_lock, index, names), names) is None)
     _print(wheels, index, context)
     return exit_code

@@ -23,7 +23,9 @@ from builders.storage.files import cache_root, link_or_copy, make_directories
 from builders.storage.io_errors import explain_io_errors
 from builders.wheels.wheel import DamagedError
 from matrix.api import package_indexes, write_lock
+from matrix.building.completing import complete_lock
 from matrix.building.locked import build_host_of, check_sources, wheels_of_lock
+from matrix.building.planning import tasks_of
 from matrix.command_line.options import (
     add_base_image,
     add_build_host_options,
@@ -136,9 +138,6 @@ def _with_copied_image(context: Context) -> Context:
 
 def _completed(context: Context, names: Sequence[str]) -> Context | None:
     """Return the context with the completed lock, if this machine can ask build backends."""
-    from matrix.building.completing import complete_lock
-    from matrix.building.planning import tasks_of
-
     index = Index(context.args.index)
     try:
         return complete_lock(context, index, tasks_of(context, index, names), names)

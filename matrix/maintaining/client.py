@@ -18,8 +18,8 @@ import msgspec
 from builders.constants import MISSING_CODES
 from builders.index_client import pages
 from builders.index_client.stored import replace
-from builders.network.transport import RequestError, Transport
-from builders.network.urls import mirrored
+from builders.network.transport import Transport
+from builders.network.urls import RequestError, mirrored
 from resolver.errors import EnvironmentLacksError
 
 if TYPE_CHECKING:

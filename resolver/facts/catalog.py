@@ -11,7 +11,7 @@ rewritten when one of them, or the schema, changes. All paths are resolved: two 
 from __future__ import annotations
 
 import os
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 from zlib import crc32
@@ -218,9 +218,9 @@ def load(overlays: Iterable[Path] = (), *, cache: Path | str | None = None) -> C
     the compiled form.
     """
     groups = [shipped_files(), *map(overlay_files, overlays)]
-    rows = _read_compiled(cache, groups) if cache else None
-    if rows is not None:
-        return Catalog.from_rows(rows)
+    compiled = _read_compiled(cache, groups) if cache else None
+    if compiled is not None:
+        return compiled
     catalog, rows, files = load_uncached(groups)
     if cache:
         _write_compiled(cache, groups, files, rows)
@@ -361,15 +361,22 @@ _Compiled = tuple[list[list[str]], list[tuple[str, int, int]], schema.CatalogFil
 code that defines rows; the merged rows."""
 
 
-def _read_compiled(cache: Path | str, groups: list[list[str]]) -> schema.CatalogFile | None:
-    """Return the merged rows of all files, or None if they must be read again."""
+def _read_compiled(cache: Path | str, groups: list[list[str]]) -> Catalog | None:
+    """Return the catalog of all files, or None if they must be read again."""
     try:
         with open(_compiled_path(cache, groups), "rb") as source:
-            requested, stamp, rows = msgspec.msgpack.decode(source.read(), type=_Compiled)
+            requested, stamp, catalog = _decoded(source.read())
         current = requested == groups and stamp == _stamp(path for path, _, _ in stamp)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    return rows if current else None
+    return catalog if current else None
+
+
+@lru_cache(maxsize=2)
+def _decoded(data: bytes) -> tuple[list[list[str]], list[tuple[str, int, int]], Catalog]:
+    """Decode the compiled form once, also if the facts of a lock are those of the settings."""
+    requested, stamp, rows = msgspec.msgpack.decode(data, type=_Compiled)
+    return requested, stamp, Catalog.from_rows(rows)
 
 
 def _write_compiled(

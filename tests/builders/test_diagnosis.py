@@ -842,6 +842,8 @@ def test_variables_of_rows_are_those_of_sites() -> None:
         ("paste", f"hello\n{TRAINING}\n", True),
         ("x", "RuntimeError: No HIP GPUs are available", True),
         ("notes.txt", "torch==2.7.1\nnumpy<2\n", False),
+        ("pip.txt", "# tested\n-r base.txt\nvllm[audio] >=0.8 ; python_version<'3.12'\nninja\n", False),
+        ("paste", "transformers==4.44.0\nRuntimeError: No HIP GPUs are available\n", True),
         ("Dockerfile", "FROM ubuntu\nRUN pip install torch\n", False),
         ("job.sh", "#!/bin/bash\n#SBATCH --nodes=2\n# Epoch 3\nexport NCCL_DEBUG=INFO\n", False),
         ("program.out", "\x7fELF\x02\0\0", False),

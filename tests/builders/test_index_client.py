@@ -702,7 +702,7 @@ def test_wheel_is_read_by_ranges(server: Server, client: MakeClient) -> None:
     assert client().metadata([file_of(server, data)]) == EXPECTED
     assert client().metadata([file_of(server, data)]) == EXPECTED
     (headers,) = [headers for _, headers in server.requests]
-    assert headers["Range"] == f"bytes=-{transport.LONG_TAIL}"
+    assert headers["Range"] == f"bytes=-{transport._LONG_TAIL}"
 
 
 def test_metadata_at_the_start_of_a_large_wheel(server: Server, client: MakeClient) -> None:

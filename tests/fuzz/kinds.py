@@ -38,7 +38,8 @@ from builders.diagnosis import read_log
 from builders.index import Index
 from builders.index_client import metadata, pages
 from builders.installed import reading
-from builders.network.transport import RequestError, Transport
+from builders.network.transport import Transport
+from builders.network.urls import RequestError
 from builders.scheduling.slurm import Slurm
 from builders.sources.source import unpack_sdist
 from builders.wheels.wheel import DamagedError
