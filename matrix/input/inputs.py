@@ -106,46 +106,65 @@ class Inputs(msgspec.Struct, kw_only=True):
             return
         self._done.add((real, kind))
         if Path(name).name.startswith("pylock."):
-            from matrix.reading.locks import is_pylock
+            from matrix.reading.locks import is_pylock, read_pylock
 
             if is_pylock(Path(name).name):
-                self._add_pylock(Path(name), kind)
+                self._add_reading(read_pylock(read_text(Path(name), pipes=True), name), kind)
                 return
         path, text = open_included(name, "")
         lines = lines_of(text, path)
         self._add_lines(followed(lines, path, kind, _refuse, chain=(real,), seen=self._done))
-
-    def _add_pylock(self, path: Path, kind: Role) -> None:
-        from builders.network.urls import public_index
-        from matrix.reading.locks import read_pylock
-
-        # Packages from PyPI come from the configured index, which may be a mirror.
-        known = {"", public_index().rstrip("/")}
-        others: dict[str, str] = {}
-        for item in read_pylock(read_text(path, pipes=True), str(path)).items:
-            if item.name != "python" or kind == "requirements":
-                key = "" if item.name == "python" else item.name
-                self._add_requirement(item.text, kind, _Source(str(path), key=key))
-            url = "".join(item.indexes[:1])
-            if url.rstrip("/") not in known:
-                others[item.name] = _index_url(url, _Source(str(path)))
-        self.bound |= others
-        if others:
-            listed = join_words([*dict.fromkeys(others.values())], joiner="and")
-            self.warnings.append(f"{path} adds package indexes for packages that it locks: {listed}.")
 
     def add_environment(self, path: Path) -> None:
         """Add the pip section of a conda environment file, and its Python."""
         from matrix.reading.conda_file import read
 
         reading = read(read_text(path, hint=HINT, pipes=True), str(path))
-        source = _Source(str(path), directory=str(path.parent))
-        _reject_unread(reading, source)
-        self._add_python(reading, source)
+        _reject_unread(reading, _Source(str(path)))
+        self._add_reading(reading)
+
+    def add_project(self, path: Path, extras: Sequence[str], groups: Sequence[str]) -> None:
+        """Add the dependencies in a ``pyproject.toml``."""
+        from builders.pyproject import FILE
+        from matrix.reading.project import read
+
+        path = path / FILE if path.is_dir() else path
+        self._add_reading(read(read_text(path), str(path), extras, groups, strict=True))
+
+    def _add_reading(self, reading: Reading, kind: Role = "requirements") -> None:
+        """Add what a conda environment file, a project or a lock installs with pip, and its Python."""
+        from builders.network.urls import public_index
+
+        source = _Source(reading.name, directory=str(Path(reading.name).parent))
+        is_lock = reading.kind == "pylock.toml"
+        if kind == "requirements":
+            self._add_python(reading, source)
         lines = (replace(line, file=line.file or source.file) for line in reading.pip_lines)
         self._add_lines((("requirements", entry) for entry in lines), source.directory)
+        bound: dict[str, str] = {}
+        for item in () if reading.lines else reading.items:
+            if item.name == "python" or item.installer == "conda":
+                continue
+            here = replace(source, line=item.line, key=item.name if is_lock else "")
+            self._add_requirement(item.text if is_lock else item.requirement, kind, here)
+            url = "".join(item.indexes[:1])
+            # Packages from PyPI come from the configured index, which may be a mirror.
+            if url and (
+                url.rstrip("/") != public_index().rstrip("/") if is_lock else not is_index_of_torch(url)
+            ):
+                bound[item.name] = _index_url(url, here)
+        self.bound |= bound
+        if bound and is_lock:
+            listed = join_words([*dict.fromkeys(bound.values())], joiner="and")
+            self.warnings.append(f"{source.file} adds package indexes for packages that it locks: {listed}.")
         for item in reading.constraints:
             self._add_requirement(item.requirement, "constraints", replace(source, line=item.line))
+        if not reading.lines:
+            urls = [url for url in reading.index_urls if not is_index_of_torch(url)]
+            self.extra_index_urls += [_index_url(url, source) for url in urls]
+            for unread in filter(lambda each: each.matters, reading.unread):
+                here = replace(source, line=unread.line)
+                self.warnings.append(here.text(f"matrix ignores {unread.text}: {unread.reason}."))
         self._report_conda(reading, source)
 
     def _report_conda(self, reading: Reading, source: _Source) -> None:
@@ -160,32 +179,6 @@ class Inputs(msgspec.Struct, kw_only=True):
         if both:
             text += f" pip also installs {join_words(both, most=20, joiner='and')}, over conda's files."
         self.warnings.append(source.text(text))
-
-    def add_project(self, path: Path, extras: Sequence[str], groups: Sequence[str]) -> None:
-        """Add the dependencies in a ``pyproject.toml``."""
-        from builders.pyproject import FILE
-        from matrix.reading.project import read
-
-        path = path / FILE if path.is_dir() else path
-        reading = read(read_text(path), str(path), extras, groups, strict=True)
-        source = _Source(str(path), directory=str(path.parent))
-        self._add_python(reading, source)
-        for item in reading.items:
-            if item.name == "python" or item.installer == "conda":
-                continue
-            here = replace(source, line=item.line)
-            self._add_requirement(item.requirement, "requirements", here)
-            if item.indexes and not is_index_of_torch(item.indexes[0]):
-                self.bound[item.name] = _index_url(item.indexes[0], here)
-        for item in reading.constraints:
-            self._add_requirement(item.requirement, "constraints", replace(source, line=item.line))
-        urls = [url for url in reading.index_urls if not is_index_of_torch(url)]
-        self.extra_index_urls += [_index_url(url, source) for url in urls]
-        for unread in reading.unread:
-            if unread.matters:
-                here = replace(source, line=unread.line)
-                self.warnings.append(here.text(f"matrix ignores {unread.text}: {unread.reason}."))
-        self._report_conda(reading, source)
 
     def _add_python(self, reading: Reading, source: _Source) -> None:
         if reading.python:
