@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from matrix.judging.target import ExpectedTarget, Verdict
     from matrix.reading.items import Item, Reading
     from resolver.consequences import Side
+    from resolver.facts.catalog import Catalog
     from resolver.facts.schema import ProvenSet
+    from resolver.model import Target
 
 TORCH_FAMILY = ("torch", "torchvision", "torchaudio")
 CONDA_RUNTIME = {
@@ -68,19 +70,22 @@ def installed_findings(reading: Reading, side: Side) -> Iterator[Finding]:
 
 
 def _rocm(reading: Reading, side: Side, versions: Mapping[str, str]) -> str:
-    """Return the ROCm that torch uses: that of its label or of its row, else that of the image."""
+    """Return the ROCm that torch uses: that of its label or row, of the image, or of the proven set."""
     version = versions.get("torch", "")
     row = side.catalog.torch.get(version) if "+" in version else None
     stated = re.match(r"rocm(\d+\.\d+(\.\d+)?)", version.partition("+")[2])
-    return stated[1] if stated else row.rocm if row and row.rocm else reading.platform.get("rocm", "")
+    known = stated[1] if stated else row.rocm if row and row.rocm else reading.platform.get("rocm", "")
+    if known or not version:
+        return known
+    proven = proven_set(reading.items, side.catalog, side.request.target)
+    return proven.picks.get("rocm", "") if proven else ""
 
 
-def proven_set(items: list[Item], expected: ExpectedTarget) -> ProvenSet | None:
+def proven_set(items: list[Item], catalog: Catalog, target: Target) -> ProvenSet | None:
     """Return the proven set of the site with this torch that has most of the other distributions as well."""
-    target = expected.request.target
     versions = {item.name: item.version for item in items if item.version}
     found: list[tuple[int, ProvenSet]] = []
-    for row in expected.catalog.proven.values():
+    for row in catalog.proven.values():
         if row.backend != target.backend or row.site not in {target.site, ""}:
             continue
         shared = versions.keys() & row.picks.keys() - {"python", "rocm"}
@@ -107,7 +112,7 @@ def judge_items(
     reading: Reading, expected: ExpectedTarget, read: Mapping[str, str] | None = None
 ) -> Iterator[JudgedItem]:
     """Yield the verdict about each distribution of a list; `read` has what wheels that were read say."""
-    proven = proven_set(reading.items, expected)
+    proven = proven_set(reading.items, expected.catalog, expected.request.target)
     versions = {item.name: item.version for item in reading.items if item.version}
     for item in reading.items:
         if proven and item.version and _is_same(item.version, proven.picks.get(item.name, "")):
