@@ -305,7 +305,7 @@ def _decoded(raw: bytes, path: Path, error: type[UsageError], hint: str) -> str:
     except UnicodeDecodeError as failure:
         line = raw[: failure.start].count(b"\n") + 1
         msg = f"{path}:{line}: not UTF-8 text (byte {failure.start})."
-        raise error(msg, hint=hint) from None
+        raise error(msg, hint="Save it as UTF-8.") from None
 
 
 def toml_value(value: object) -> str:

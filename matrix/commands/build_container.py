@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "from a request to a verified container: resolve, fetch, build, and make it, in one command"
 EXAMPLE = "matrix build-container train.sif apex deepspeed flash-attn bitsandbytes"
+MOST_USED = ("--site", "--dry-run", "--account", "--base-image", "--executor", "--for")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

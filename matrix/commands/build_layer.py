@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "from a request to a verified layer over an image, which holds only what the image lacks"
 EXAMPLE = "matrix build-layer extras.sqsh einops transformers --base-image lumi-multitorch.sif"
+MOST_USED = ("--site", "--dry-run", "--account", "--base-image", "--executor")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -40,7 +40,8 @@ _NAMES: dict[str, Callable[[Catalog], Iterable[str]]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+    line = 'the shell; ~/.bashrc needs: eval "$(matrix completion bash)"'
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help=line)
 
 
 def execute(context: Context) -> int:

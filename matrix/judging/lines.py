@@ -153,6 +153,9 @@ def _check_requirement(entry: Item) -> Iterator[Finding]:
         if not VARIABLE.search(line.requirement_text):  # pip puts in what only its environment knows
             yield _unreadable(entry)
         return
+    if line.page:
+        message = "pip downloads the page of the repository, and stops: it is not an archive."
+        yield finding("not-a-requirement", entry, message, fix=f"Write git+{line.page} to build its head.")
     misplaced = [(flag, value) for flag, value in line.options if flag not in REQUIREMENT_OPTIONS]
     alone = _without(line, misplaced)
     if line.unknown_options:

@@ -193,7 +193,13 @@ class PipLine(msgspec.Struct, frozen=True, dict=True):
     @property
     def is_source(self) -> bool:
         """Whether the line names something that pip builds: a repository, a source archive or a directory."""
-        return bool(self.location) and not self.location.partition("#")[0].endswith(".whl")
+        return bool(self.location) and not (self.page or self.location.partition("#")[0].endswith(".whl"))
+
+    @property
+    def page(self) -> str:
+        """The address of a repository's page, which is no archive; empty if it is another thing."""
+        match = re.fullmatch(r"(https://git(?:hub|lab)\.com/[\w.-]+/[\w.-]+?)/?", self.location)
+        return match[1] if match else ""
 
     @cached_property
     def pinned(self) -> str:

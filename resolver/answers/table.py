@@ -113,7 +113,7 @@ class Table:
         ]
         self.request = replace(request, requirements=self.limits)
         everything = replace(request, requirements=(*_TORCH_AND_PYTHON, *self.limits, *requirements))
-        self._problem = compile_problem(catalog, everything)
+        self._problem = compile_problem(catalog, everything, apart=True)
 
     def rows(self, *, reasons: bool = True) -> Iterator[TableRow]:
         """Yield the rows as they are computed: the newest ROCm first, rows at your own risk last.

@@ -35,9 +35,10 @@ def compile_problem(
     *,
     also: Collection[str] = (),
     open_world: bool = False,
+    apart: bool = False,
 ) -> Problem:
     """Compile a request and the catalog to a problem; see `start_problem`."""
-    return start_problem(catalog, request, also=also, open_world=open_world).problem()
+    return start_problem(catalog, request, also=also, open_world=open_world, apart=apart).problem()
 
 
 def start_problem(
@@ -47,16 +48,18 @@ def start_problem(
     also: Collection[str] = (),
     keep: Mapping[str, str] | None = None,
     open_world: bool = False,
+    apart: bool = False,
     providers: Sequence[Provider] = (),
 ) -> ProblemBuilder:
     """Return the builder of a problem, with the candidates of providers, for `add_distributions`.
 
     `also` has distributions of the catalog that distributions outside it may require; `keep` has the version
     and variant (`Candidate.key`) to prefer, by component. With `open_world`, names that are not in the
-    catalog are resolved from indexes, instead of being an error.
+    catalog are resolved from indexes, instead of being an error. With `apart`, each requirement is a
+    request of its own, with torch.
     """
     builder = ProblemBuilder(
-        catalog, request, also=also, keep=keep, open_world=open_world, providers=providers
+        catalog, request, also=also, keep=keep, open_world=open_world, apart=apart, providers=providers
     )
     if request.preinstalled is None:
         builder.begin_with(_platform(catalog, request, keep or {}))

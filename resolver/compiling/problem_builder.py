@@ -59,6 +59,8 @@ class ProblemBuilder:
         The site's advice, by component; empty if the request does not follow its advice.
     open_world
         Whether distributions outside the catalog are resolved against indexes.
+    apart
+        Whether each requirement is a request of its own, as in a table.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class ProblemBuilder:
         also: Iterable[str] = (),
         keep: Mapping[str, str] | None = None,
         open_world: bool = False,
+        apart: bool = False,
         providers: Sequence[Provider] = (),
     ) -> None:
         self._providers = (CatalogProvider(catalog, request), *providers)
@@ -76,7 +79,7 @@ class ProblemBuilder:
         self.catalog = catalog
         self.request = request
         self.target = request.target
-        self.open_world = open_world
+        self.open_world, self.apart = open_world, apart
         self._keep = keep or {}
         check_target(catalog, self.target)
         self.window = window_of(catalog, request)

@@ -168,7 +168,7 @@ def _demand_requirement(builder: ProblemBuilder, requirement: Requirement) -> No
         devices = variable.of_versions(key for key, row in builder.catalog.torch.items() if row.device_extra)
         allowed = known_mask(allowed(variable) & devices)
     if not requirement.extras:  # a build against another framework is meant only beside that
-        there = {"torch", *(one.name for one in builder.request.requirements)}
+        there = {"torch", *(one.name for one in builder.request.requirements if not builder.apart)}
         needs = {match for one in variable.candidates if one.recipe for match in one.recipe.match_runtime}
         lacking = {match for match in needs - there if not builder.installed(match)}
         fits = where(lambda one: one.recipe is None or lacking.isdisjoint(one.recipe.match_runtime))

@@ -223,7 +223,7 @@ class Projects(Part):
         if choices.extra:
             project = choices.project.nodes[""]
             self.search.add({number: mask, project.number: project.everything & ~mask}, ALWAYS)
-            return not is_installed
+            return not is_installed and bool(self.files_of(choices, bit))
         if self.is_first(choices, bit):
             for exclusion, is_strict in self.exclusions(choices, bit):
                 self.exclude(choices, [bit], exclusion, is_strict=is_strict)

@@ -27,6 +27,7 @@ from tests.support.indexes import FakeIndexes, FakeRelease
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs/explanation/hindcast.md"
+LATER = "equal or newer"
 ENVIRONMENTS: list[dict[str, Any]] = tomllib.loads((HERE / "environments.toml").read_text())["environment"]
 
 
@@ -88,8 +89,9 @@ def _answer(
     *,
     python: str | None = None,
     image: str | None = None,
+    day: object = None,
 ) -> Resolution | Conflict | MatrixError:
-    day = str(row["day"])
+    day = str(day or row["day"])
     request = ask(catalog, " ".join(requirements), site=row["site"], day=day, python=python, base_image=image)
     if image:
         request = replace(request, preinstalled=Preinstalled(IMAGE))
@@ -148,6 +150,26 @@ def _judge(catalog: Catalog, indexes: FakeIndexes, row: dict[str, Any]) -> tuple
     if not isinstance(ours, Resolution):
         differences.append(f"no pins: {_reason(ours)}")
         return pins, _without_resolution(catalog, indexes, row, list(names), pins), differences, risks
+    older = _older(catalog, row, ours)
+    differences += [f"older: {join_words(older, joiner='and')}"] if older else []
+    if not older:
+        return pins, LATER, differences, risks
+    if "offered" in row:
+        later = _answer(catalog, indexes, row, list(names), day=row["offered"])
+        assert isinstance(later, Resolution)
+        left = _older(catalog, row, later)
+        differences.append(f"on {row['offered']}: {join_words(left, joiner='and') if left else LATER}")
+    is_explained = risks or pins == "refused by facts"
+    return (
+        pins,
+        "older, theirs is at its own risk or refused by facts" if is_explained else "older",
+        differences,
+        risks,
+    )
+
+
+def _older(catalog: Catalog, row: dict[str, Any], ours: Resolution) -> list[str]:
+    """Return what of an answer is older than the pins."""
     older = []
     for name, version, _ in map(_split, row["pins"]):
         renamed = catalog.replaces.get((name, False))
@@ -158,16 +180,7 @@ def _judge(catalog: Catalog, indexes: FakeIndexes, row: dict[str, Any]) -> tuple
             and sort_key(pick.version.partition("+")[0]) < sort_key(version.partition("+")[0])
         ):
             older.append(f"{pick.name} {pick.version}, theirs {version}")
-    differences += [f"older: {join_words(older, joiner='and')}"] if older else []
-    if not older:
-        return pins, "equal or newer", differences, risks
-    is_explained = risks or pins == "refused by facts"
-    return (
-        pins,
-        "older, theirs is at its own risk or refused by facts" if is_explained else "older",
-        differences,
-        risks,
-    )
+    return older
 
 
 def test_the_rows_of_a_commit_allow_what_an_image_holds_beside_it(catalog: Catalog) -> None:
@@ -199,12 +212,13 @@ def test_what_experts_pinned_is_accepted_and_the_own_choice_is_as_new(
     monkeypatch.setattr(suggest, "SECONDS", 0.0)
     assert len(ENVIRONMENTS) >= 60
     page = (HERE / "page.txt").read_text(encoding="utf-8")
-    rows, of_pins, of_choice, safe = [], Counter[str](), Counter[str](), Counter[str]()
+    rows, of_pins, of_choice, safe, later = [], Counter[str](), Counter[str](), Counter[str](), 0
     for row in ENVIRONMENTS:
         pins, choice, differences, risks = _judge(catalog, indexes, row)
         of_pins[pins] += 1
         of_choice[choice] += 1
         safe[choice] += pins in {"resolved", "unknown commit"} and not risks
+        later += choice == LATER or differences[-1].endswith(LATER)
         text = "; ".join(differences).replace("|", "\\|") or "-"
         why = row.get("why", "")
         assert (f"\n| {why} | " in page) is bool(differences), row["id"]
@@ -215,9 +229,15 @@ def test_what_experts_pinned_is_accepted_and_the_own_choice_is_as_new(
         for what, found in counts.items()
         for name, count in found.most_common()
     ]
+    named = later + of_choice["in an image that the answer names"]
+    for asked, count in {
+        "own choice equal or newer, on the first day of an image with their ROCm if that is later": later,
+        "the same, or in an image that the answer names": named,
+    }.items():
+        measures.append(f"| {asked} | {count} | {100 * count / len(ENVIRONMENTS):.0f} % |")
     of_safe = f"of the {safe.total()} whose pins resolve, and not at one's own risk"
-    share = f"{100 * safe['equal or newer'] / safe.total():.0f} %"
-    measures.append(f"| {of_safe}: own choice equal or newer | {safe['equal or newer']} | {share} |")
+    share = f"{100 * safe[LATER] / safe.total():.0f} %"
+    measures.append(f"| {of_safe}: own choice equal or newer | {safe[LATER]} | {share} |")
     text = page.format(count=len(ENVIRONMENTS), measures="\n".join(measures), rows="\n".join(rows))
     if os.environ.get("MATRIX_RECORD"):
         PAGE.write_text(text, encoding="utf-8")

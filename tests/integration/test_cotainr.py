@@ -405,6 +405,7 @@ srun() { while [[ $1 = -* ]]; do case $1 in --*) shift;; *) shift 2;; esac; done
 
 
 @pytest.mark.long
+@pytest.mark.timeout(7200)  # by itself it makes the rig and README's container first
 def test_steps_of_the_tutorial_run_as_they_stand_there(readme: User) -> None:
     """Its blocks for wheels, files and container run with the lock of its command, which is README's."""
     page = (PROJECT / "docs" / "tutorial.md").read_text()

@@ -34,7 +34,9 @@ BAD = [
     ("env.yml", b"a: 1\n---\nb: 2\n", "env.yml:2", "invalid YAML"),
     ("env.yml", b" \n", "env.yml", "nothing"),
     ("list.txt", b"\x7fELF\0\0", "list.txt", "binary"),
-    ("list.txt", b"# \xff\n", "list.txt:1", "not UTF-8"),
+    ("list.txt", b"# \xff\n", "list.txt:1", "Save it as UTF-8."),
+    ("Pipfile", b'[packages]\ntransformers = "*"\n', "Pipfile", "`pip freeze`"),
+    ("setup.py", b"from setuptools import setup\nsetup()\n", "setup.py", "`pip freeze`"),
 ]
 
 

@@ -26,7 +26,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolution:
-    """Lock deepspeed 0.18.3 for this machine; the catalog lists only 0.18.2."""
+    """Lock deepspeed 0.18.1 for this machine; the catalog lists only 0.17.6."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     target = Target(
         site="local",
@@ -35,8 +35,8 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolution:
         python=host.running_python(),
         glibc=host.glibc_version(),
     )
-    indexes = FakeIndexes({"deepspeed": {"0.18.3": FakeRelease(sdist=True, wheels=())}})
-    answer = resolve(load(), Request(target, (parse_requirement("deepspeed==0.18.3"),)), indexes)
+    indexes = FakeIndexes({"deepspeed": {"0.18.1": FakeRelease(sdist=True, wheels=())}})
+    answer = resolve(load(), Request(target, (parse_requirement("deepspeed==0.18.1"),)), indexes)
     assert isinstance(answer, Resolution)
     write_lock(answer)
     return answer
@@ -45,8 +45,8 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolution:
 def test_plan_has_the_recipe_of_the_release_below(lock: Resolution, tmp_path: Path) -> None:
     catalog, build_host = load(), local_build_host(host.running_python())
     (task,) = plan(lock, with_releases_of(catalog, lock), Index(tmp_path / "index"), build_host)
-    assert task.title.startswith("deepspeed 0.18.3+cpu.torch")
-    assert task.inputs["source"]["file"] == "deepspeed-0.18.3.tar.gz"
+    assert task.title.startswith("deepspeed 0.18.1+cpu.torch")
+    assert task.inputs["source"]["file"] == "deepspeed-0.18.1.tar.gz"
     assert task.recipe.must_contain == ("deepspeed/ops/adam/cpu_adam_op*.so",)
     with pytest.raises(LockError, match=r"the catalog has no recipe for it"):
         plan(lock, catalog, Index(tmp_path / "index"), build_host)
@@ -55,16 +55,16 @@ def test_plan_has_the_recipe_of_the_release_below(lock: Resolution, tmp_path: Pa
 def test_build_wheels_plans_the_release(lock: Resolution, capsys: Capture) -> None:
     del lock
     assert main(["build-wheels", "deepspeed", "--dry-run", "--index", "index"]) == 0
-    assert "deepspeed 0.18.3+cpu.torch" in capsys.readouterr().out
+    assert "deepspeed 0.18.1+cpu.torch" in capsys.readouterr().out
 
 
 def test_explain_shows_inferred_facts_with_their_source(lock: Resolution, capsys: Capture) -> None:
     del lock
     assert main(["explain", "deepspeed", "-v"]) == 0
     output = capsys.readouterr()
-    assert output.out.startswith("deepspeed 0.18.3: you asked for deepspeed==0.18.3 (inferred)\n")
-    assert "  - deepspeed 0.18.3 is the sdist deepspeed-0.18.3.tar.gz [inferred]\n" in output.out
-    assert "    note: Facts of deepspeed 0.18.2, the nearest release.\n" in output.out
+    assert output.out.startswith("deepspeed 0.18.1: you asked for deepspeed==0.18.1 (inferred)\n")
+    assert "  - deepspeed 0.18.1 is the sdist deepspeed-0.18.1.tar.gz [inferred]\n" in output.out
+    assert "    note: Facts of deepspeed 0.17.6, the nearest release.\n" in output.out
     assert f"    source: {URL}/deepspeed/\n" in output.out
     assert "Cannot explain" not in output.err
 
@@ -73,7 +73,7 @@ def test_explain_json_has_status_and_source(lock: Resolution, capsys: Capture) -
     del lock
     assert main(["explain", "deepspeed", "--format", "json"]) == 0
     (pick,) = json.loads(capsys.readouterr().out)["picks"]
-    assert (pick["version"], pick["support"]) == ("0.18.3", "inferred")
+    assert (pick["version"], pick["support"]) == ("0.18.1", "inferred")
     assert (pick["facts"][0]["status"], pick["facts"][0]["source"]) == ("inferred", f"{URL}/deepspeed/")
 
 

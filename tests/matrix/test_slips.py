@@ -22,7 +22,8 @@ Capture = pytest.CaptureFixture[str]
         ("torch==latest", "Write torch"),
         ("torch>=1.2<2", "Write torch>=1.2,<2"),
         ("- torch", "Remove it."),
-        ("torch^2.9", "Write a name, or a name and versions"),
+        ("torch ^2.9", "Write torch~=2.9"),
+        ("torch^2.9.1", "Write a name, or a name and versions"),
     ],
 )
 def test_invalid_requirement_comes_with_the_right_one(typed: str, hint: str, capsys: Capture) -> None:

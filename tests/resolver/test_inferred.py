@@ -382,7 +382,7 @@ def test_listed_release_is_preferred_in_widened_catalog(ext: Catalog) -> None:
 
 
 def test_unlisted_release_resolves_a_conflict(ext: Catalog) -> None:
-    indexes = FakeIndexes({"bridge": {"1.7": WHEEL, "2.5": WHEEL}, "deepspeed": {"0.18.3": SDIST}})
+    indexes = FakeIndexes({"bridge": {"1.7": WHEEL, "2.5": WHEEL}, "deepspeed": {"0.18.1": SDIST}})
     lock = _resolved(ext, indexes, "bridge python==3.11 deepspeed")
     assert lock.version_of("bridge") == "1.7"
     assert lock.version_of("deepspeed") == "0.18.6"
@@ -497,7 +497,7 @@ DEEPSPEED = dict.fromkeys(
         "0.14.1",
         "0.16.7",
         "0.17.5",
-        "0.18.3",
+        "0.18.1",
         "0.19.6",
         "0.20.0",
     ],
@@ -506,7 +506,7 @@ DEEPSPEED = dict.fromkeys(
 
 
 def test_deepspeed_that_is_not_listed_resolves_at_lumi_g(catalog: Catalog) -> None:
-    for version, neighbour in {"0.18.3": "0.18.2", "0.14.1": "0.14.0", "0.20.0": "0.19.8"}.items():
+    for version, neighbour in {"0.18.1": "0.17.6", "0.14.1": "0.14.0", "0.20.0": "0.19.8"}.items():
         lock = resolve(catalog, ask(catalog, f"deepspeed=={version}"), FakeIndexes({"deepspeed": DEEPSPEED}))
         assert isinstance(lock, Resolution)
         pick = lock.pick("deepspeed")

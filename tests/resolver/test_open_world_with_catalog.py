@@ -23,7 +23,7 @@ from packaging.version import Version
 from resolver.answers import suggest
 from resolver.answers.resolve import resolve
 from resolver.errors import UsageError
-from resolver.facts.catalog import load
+from resolver.facts.catalog import Catalog, load
 from resolver.indexes import File, Metadata
 from resolver.model import INCOMPLETE, Conflict, Resolution, Suggestion
 from resolver.reporter import Reporter
@@ -308,3 +308,13 @@ def test_suggestions_do_not_depend_on_time(monkeypatch: pytest.MonkeyPatch) -> N
     assert suggestions() == (usual, [])
     monkeypatch.setattr(suggest, "MOST_TRIES", 1)
     assert suggestions() == (usual[:1], ["suggestions-stopped"])
+
+
+@pytest.mark.parametrize("excluded", [{"uploaded": "2027-01-01"}, {"wheels": ["cp312-cp312-win_amd64"]}])
+def test_extra_of_an_excluded_release_of_the_catalog_is_a_conflict(
+    catalog: Catalog, excluded: dict[str, Any]
+) -> None:
+    """The extra is read before the release of its project is known to have no file."""
+    release = FakeRelease(requires=["b; extra == 'x'"], extras=["x"], **excluded)
+    indexes = FakeIndexes({"jax": {"0.5.0": release}, "b": {"1": FakeRelease()}})
+    assert isinstance(resolve(catalog, ask(catalog, "jax[x]"), indexes), Conflict)

@@ -347,12 +347,21 @@ def real(request: pytest.FixtureRequest, catalog: Catalog) -> Whole:
 def test_cells_of_shipped_catalog_equal_resolve(real: Whole, seed: int) -> None:
     draw = random.Random(seed)
     row, column = draw.choice(real.rows), draw.choice(real.table.columns)
-    if row.cells[column.name].version.endswith("(tensorflow)"):
-        return  # all columns are asked at once, and Horovod's build for TensorFlow is chosen only beside it
     _check(real.table, row, column, draw.choice(row.images or ("",)))
 
 
 @pytest.mark.slow
+def test_build_for_another_framework_is_no_cell_unless_asked_for(catalog: Catalog) -> None:
+    """As `resolve horovod`, whatever other columns there are."""
+
+    def cells(columns: str) -> set[str]:
+        rows = Table(catalog, ask(catalog, columns, site="lumi-g", day="2026-11-29")).rows(reasons=False)
+        return {row.cells["horovod"].version for row in rows if row.rocm == "6.2.4"}
+
+    assert cells("horovod tensorflow-rocm torch==2.7.*") == {""}
+    assert cells("horovod[tensorflow] torch==2.7.*") >= {"0.28.1 (tensorflow)"}
+
+
 def test_other_columns_do_not_change_cells(catalog: Catalog) -> None:
 
     whole = {
