@@ -53,8 +53,8 @@ DOCUMENTS: dict[str, Any] = {
     "catalog-list": catalog.CountsDocument,
     "catalog-list-kind": catalog.RowsDocument,
     "catalog-check": catalog.CatalogCheckDocument,
-    "catalog-learn": catalog.LearnDocument,
-    "catalog-update": catalog.UpdateDocument,
+    "catalog-learn": catalog.NewRowsDocument,
+    "catalog-update": catalog.NewRowsDocument,
     "catalog-draft": drafting.DraftResult,
     "catalog-site": site_file.SiteDocument,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypedDict, TypeVar, Unpack
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 from msgspec.structs import replace
 
 from matrix.input.settings import Settings, load_catalog
-from resolver.errors import MatrixError, UsageError, did_you_mean
+from resolver.errors import UsageError, did_you_mean
 from resolver.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from builders.index_client import IndexClient
     from matrix.input.inputs import Inputs
     from resolver.facts.catalog import Catalog
-    from resolver.model import Conflict, Request, Resolution, Suggestion
+    from resolver.model import Conflict, Request, Resolution
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -202,7 +202,6 @@ def resolve_settings(
     from matrix.input.request import make_request
     from resolver.answers.resolve import resolve as solve
     from resolver.model import Conflict
-    from resolver.providers.index import HIDDEN
 
     inputs = inputs or read_inputs(settings)
     request = request or make_request(settings, catalog, today, inputs)
@@ -217,34 +216,11 @@ def resolve_settings(
         indexes = package_indexes(settings, inputs, reporter)
         answer = solve(catalog, request, indexes, keep=keep, reporter=reporter)
     if isinstance(answer, Conflict):
-        if any(warning.id == HIDDEN for warning in answer.warnings):
-            others = _with_all_indexes(catalog, request, settings, inputs)
-            answer = replace(answer, suggestions=(*others, *answer.suggestions))
         return answer
     check_ops(answer, catalog)
     if indexes and (answer.left_open or any(pick.git and not pick.files for pick in answer.built())):
         answer = replace(answer, indexes=inputs.own_indexes())
     return with_stated_hashes(answer, inputs.hashes) if inputs.hashes else answer
-
-
-def _with_all_indexes(
-    catalog: Catalog, request: Request, settings: Settings, inputs: Inputs
-) -> Iterator[Suggestion]:
-    """Yield a suggestion if a request resolves with the releases of all its indexes."""
-    from resolver.answers.resolve import solve
-    from resolver.answers.suggest import gives
-    from resolver.compiling.names import for_rocm
-    from resolver.model import Resolution, Suggestion
-
-    settings = replace(settings, index_strategy="unsafe-best-match")
-    try:
-        found = solve(catalog, for_rocm(catalog, request)[0], package_indexes(settings, inputs))
-    except MatrixError:
-        return
-    if isinstance(found, Resolution):
-        picks = {pick.name: pick.key for pick in found.picks}
-        text = f"with the releases of all indexes{gives(picks, [one.name for one in request.requirements])}"
-        yield Suggestion(text, request, all_indexes=True)
 
 
 def package_indexes(settings: Settings, inputs: Inputs, reporter: Reporter = SILENT) -> IndexClient | None:

@@ -27,7 +27,14 @@ from matrix.command_line.options import (
 )
 from matrix.input.settings import use_cache
 from matrix.show.console import Console, OutputError, ReaderGoneError
-from resolver.errors import EXIT_INTERRUPTED, InternalError, MatrixError, UsageError, did_you_mean
+from resolver.errors import (
+    EXIT_INTERRUPTED,
+    InternalError,
+    MatrixError,
+    UsageError,
+    closest_names,
+    did_you_mean,
+)
 
 T = TypeVar("T", bound=str)
 _REQUIRED = "the following arguments are required: "
@@ -70,8 +77,8 @@ class _Parser(argparse.ArgumentParser):
         if unknown:
             options = re.findall(r"(?<![\w-])--?[\w-]+", self.format_usage())
             argument = unknown[1].partition("=")[0]
-            guess = did_you_mean(argument, options)
-            hint = guess if guess.startswith("Did") else f"See {self.prog} --help."
+            is_near = closest_names(argument, options)
+            hint = did_you_mean(argument, options) if is_near else f"See {self.prog} --help."
             if argument in options:
                 hint = f"Put it after `{self.prog}`."
             elif argument in _INSTEAD:
@@ -153,8 +160,10 @@ def main_inner(arguments: Sequence[str], console: Console) -> int:
         parser.print_help()
         return 0
     args, rest = parser.parse_known_args(expand_gfx_flags(arguments))
-    if rest:
-        _add_to_names(args, rest)
+    if rest:  # names behind an option, where argparse ends the list
+        if args.names_dest is None or any(argument.startswith("-") for argument in rest):
+            args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        setattr(args, args.names_dest, [*getattr(args, args.names_dest), *rest])
     console.verbosity = -1 if args.quiet else args.verbose
     console.color = args.color
     console.progress_mode = args.progress
@@ -178,13 +187,6 @@ def called_command(arguments: Sequence[str]) -> tuple[str, list[str]]:
         asked = [*arguments[:number], *arguments[number + 1 :], "--help"]
         return called_command(asked)
     return "", list(arguments)
-
-
-def _add_to_names(args: argparse.Namespace, rest: Sequence[str]) -> None:
-    """Add names behind an option, where argparse ends the list."""
-    if args.names_dest is None or any(argument.startswith("-") for argument in rest):
-        args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    setattr(args, args.names_dest, [*getattr(args, args.names_dest), *rest])
 
 
 def make_parser(called: str = "") -> argparse.ArgumentParser:

@@ -510,8 +510,6 @@ class Suggestion(msgspec.Struct, frozen=True):
 
     change: str
     request: Request
-    all_indexes: bool = False
-    """Whether the releases of all indexes count, and not only those of the first that has the project."""
 
 
 class Conflict(msgspec.Struct, frozen=True, kw_only=True, tag_field="status", tag="conflict"):

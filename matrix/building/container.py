@@ -23,7 +23,6 @@ from builders.containers.squashfs import Squashfs, is_squashfs
 from builders.machine.process import output_of, run
 from builders.storage.files import (
     cache_root,
-    make_directories,
     open_regular,
     remove_tree,
     share_finished,
@@ -117,16 +116,13 @@ class Container:
             made, suffix, name = self.maker.makes, self.maker.suffixes[0], self.path.name
             msg = f"The first argument is the {made} to build, but {name!r} does not end in {suffix}."
             raise UsageError(msg, hint=f"Example: matrix build-{made} {example} apex deepspeed")
-        elif self.maker.makes == "layer" and self.path.exists() and not is_squashfs(self.path):
-            msg = f"{self.path} exists and is not a layer (a squashfs file). It would be replaced."
-            raise UsageError(msg, hint="Name another file.")
-        elif self.maker.makes == "layer" and self.state.made and self._is_changed:
-            msg = f"{self.path} was changed after this command made it. It would be replaced."
-            raise UsageError(msg, hint="Move it away, and add what it needs to the requirements.")
-
-    @property
-    def _is_changed(self) -> bool:
-        return self.path.exists() and _stamp(self.path)[1] not in self.state.made
+        elif self.maker.makes == "layer" and self.path.exists():
+            if not is_squashfs(self.path):
+                msg = f"{self.path} exists and is not a layer (a squashfs file). It would be replaced."
+                raise UsageError(msg, hint="Name another file.")
+            if self.state.made and _stamp(self.path)[1] not in self.state.made:
+                msg = f"{self.path} was changed after this command made it. It would be replaced."
+                raise UsageError(msg, hint="Move it away, and add what it needs to the requirements.")
 
     @property
     def program(self) -> str:
@@ -180,10 +176,6 @@ class Container:
     def save(self) -> None:
         """Store the state."""
         write_atomic(self.folder / _STATE, msgspec.json.encode(self.state))
-
-    def create_folder(self) -> None:
-        """Create the directory of its files."""
-        make_directories(self.folder)
 
     def prune(self, wanted: Iterable[str]) -> None:
         """Remove files of an earlier lock from the wheelhouse: only those that a command put there."""

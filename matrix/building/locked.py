@@ -24,13 +24,12 @@ from resolver.errors import LockError, MatrixError
 from resolver.indexes import File
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from builders.building.plan import BuildHost
     from builders.index import Index
+    from matrix.command_line.context import Context
     from matrix.input.settings import Settings
-    from matrix.show.console import Console
     from resolver.facts.catalog import Catalog
     from resolver.model import Resolution
     from resolver.reporter import Reporter
@@ -45,44 +44,36 @@ _HOST = re.compile(r"(?:://(?:[^/\s@]*@)?|^[\w.]+@)([^/\s:?#]+)")
 
 
 def wheels_of_lock(
-    lock: Resolution,
-    catalog: Catalog,
-    index: Index,
-    console: Console,
-    args: argparse.Namespace | None = None,
-    *,
-    candidates: Mapping[str, list[Path]] | None = None,
+    context: Context, index: Index, candidates: Mapping[str, list[Path]] | None = None
 ) -> dict[str, list[Path]]:
     """Return the wheels in the index of each distribution that a lock builds, by name.
 
     Of several builds of a version, only the one with the inputs of the lock is returned, or all, with a
     warning, if this machine cannot determine it. `candidates` are looked up unless the caller has them.
-    `args` may have the options of a build host.
     """
-    wheels = {**(candidate_wheels(lock, index) if candidates is None else candidates)}
+    wheels = {**(candidate_wheels(context.lock, index) if candidates is None else candidates)}
     several = [name for name, paths in wheels.items() if len(paths) > 1]
     if not several:
         return wheels
     reason = "None of them was built from the inputs of the lock."
     try:
-        tasks = plan(lock, catalog, index, build_host_of(lock, catalog, args, several), several)
+        build_host = build_host_of(context, several)
+        tasks = plan(context.lock, context.catalog_of_lock, index, build_host, several)
     except MatrixError as error:
         tasks, reason = [], error.message.partition("\n")[0]
     wheels |= {task.pick.name: [task.wheel] for task in tasks if task.wheel and task.pick.name in several}
     for name in several:
         if len(wheels[name]) > 1:
-            console.warning(
+            context.console.warning(
                 f"{index.root} has {counted(len(wheels[name]), 'build')} of {name}, and it is not known "
                 f"which of them the lock means. pip takes the newest. {reason}"
             )
     return wheels
 
 
-def build_host_of(
-    lock: Resolution, catalog: Catalog, args: argparse.Namespace | None, names: Sequence[str] = ()
-) -> BuildHost:
+def build_host_of(context: Context, names: Sequence[str] = ()) -> BuildHost:
     """Return the build host for a lock that the options choose, if there are any."""
-    options = vars(args) if args else {}
+    lock, options = context.lock, vars(context.args)
     return find_build_host(
         lock,
         names,
@@ -90,7 +81,7 @@ def build_host_of(
         image=options.get("base_image"),
         python=options.get("python_from"),
         cpu=options.get("cpu") or "",
-        site=catalog.site[lock.target.site],
+        site=context.catalog_of_lock.site[lock.target.site],
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import shlex
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,7 +16,7 @@ from builders.building.compilation import find_compiler_cache
 from builders.building.expected_time import Resources
 from builders.building.inputs import Limits, wheels_of
 from builders.building.plan import plan
-from builders.building.records import TaskState, changes_since_last_build, explain_changes
+from builders.building.records import State, TaskState, changes_since_last_build, explain_changes
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from builders.machine.host import memory_gib
 from builders.scheduling.batch import Run
@@ -29,7 +30,7 @@ from matrix.command_line.context import Context
 from matrix.command_line.options import add_build_host_options
 from matrix.input.settings import in_project
 from matrix.show.json_document import JsonDocument
-from matrix.show.render import counted
+from matrix.show.resolution_text import time_text
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ _SPARE = 900
 _UNKNOWN = 7200
 """Seconds allowed for a build with an unknown time."""
 
+_STATES: tuple[State, ...] = ("built", "failed", "skipped", "identical", "different", "up to date")
+"""In the order of the answer."""
 _OF_SLURM = ("partition", "account", "time")
 
 
@@ -108,7 +111,7 @@ def tasks_of(context: Context, index: Index, names: Sequence[str] = ()) -> list[
     if not lock.built(names):
         return []
     try:
-        build_host = build_host_of(lock, context.catalog_of_lock, context.args, names)
+        build_host = build_host_of(context, names)
     except EnvironmentLacksError as error:
         listed = "".join(f"\n  - {pick.name} {pick.pinned}" for pick in lock.built(names))
         target = ", ".join(lock.target.gfx) or "this machine's CPU"
@@ -117,6 +120,20 @@ def tasks_of(context: Context, index: Index, names: Sequence[str] = ()) -> list[
         message = f"{error.message}\nNothing was built for {target}.{where}\nTo build:{listed}"
         raise EnvironmentLacksError(message, hint=error.hint) from None
     return plan(lock, context.catalog_of_lock, index, build_host, names)
+
+
+def answer(wheels: Sequence[TaskState]) -> str:
+    """Return the result for all wheels, in one line."""
+    if not wheels:
+        return "The lock builds nothing: everything in it is published."
+    counts = Counter(wheel.state for wheel in wheels)
+    if counts["up to date"] == len(wheels):
+        return "Nothing to build."
+    parts = [f"{counts[state]} {state}" for state in _STATES if counts[state]]
+    if counts["to build"]:
+        times = [wheel.estimate for wheel in wheels if wheel.state == "to build"]
+        parts.insert(0, f"{len(times)} to build, {time_text(times, cores=True)}")
+    return "; ".join(parts)
 
 
 def refresh_published(tasks: Iterable[Task], index: Index) -> None:
@@ -258,16 +275,6 @@ def check_batch_options(args: argparse.Namespace) -> None:
             raise UsageError(msg)
 
 
-def cancel(executor: Slurm, context: Context) -> int:
-    """Cancel the jobs of an earlier command; return the exit code."""
-    numbers = executor.cancel()
-    if numbers:
-        context.console.data(f"Cancelled {counted(len(numbers), 'job')}: {', '.join(numbers)}")
-    else:
-        context.console.data("There are no jobs to cancel.")
-    return 0
-
-
 def attach(executor: Slurm, context: Context) -> Run:
     """Follow the jobs of an earlier command until all have ended; return the run."""
     with _saying_that_jobs_go_on(context):
@@ -298,7 +305,8 @@ def build_in_jobs(tasks: Sequence[Task], executor: Slurm, context: Context) -> R
     errors = _fetch(tasks, context)
     for key, error in errors.items():
         task = run.by_key[key]
-        task.state, task.why, task.exit_code = "failed", f"{error.message}{_hint(error)}", error.exit_code
+        hint = f"\n  hint: {error.hint}" if error.hint else ""
+        task.state, task.why, task.exit_code = "failed", f"{error.message}{hint}", error.exit_code
     if len(errors) == len(tasks):
         return run
     with _saying_that_jobs_go_on(context):
@@ -341,10 +349,6 @@ def _check_torch(task: Task) -> None:
         )
         hint = "Build torch first: `matrix build-wheels torch --executor slurm`. Then resolve again."
         raise EnvironmentLacksError(msg, hint=hint)
-
-
-def _hint(error: MatrixError) -> str:
-    return f"\n  hint: {error.hint}" if error.hint else ""
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from builders.findings import Finding
 from builders.index import Index
 from builders.machine.process import output_of
 from builders.scheduling.slurm import Slurm, partition_of
-from builders.storage.files import cached_file
+from builders.storage.files import cached_file, make_directories
 from builders.storage.lease import exclusive_lock
 from matrix.api import write_lock
 from matrix.building.completing import complete_lock
@@ -37,7 +37,7 @@ from matrix.building.container import (
     unpacked,
 )
 from matrix.building.locked import check_sources
-from matrix.building.planning import add_build_options, attach, check_batch_options, node_of
+from matrix.building.planning import add_build_options, answer, attach, check_batch_options, node_of
 from matrix.command_line.conflict import show_conflict
 from matrix.command_line.options import (
     add_format,
@@ -131,7 +131,7 @@ def make(context: Context, maker: Maker, prepared: Callable[[Context], Context] 
     context = prepared(context)
     if args.dry_run:
         return _Work(context, container).run()
-    container.create_folder()
+    make_directories(container.folder)
     waiting = partial(console.info, f"Another process makes {container.path}. Waiting for it.")
     with exclusive_lock(container.folder / "lock", on_wait=waiting):
         return _Work(context, container).run()
@@ -345,11 +345,11 @@ class _Work:
         if self._to_build:
             if executor is not None:
                 executor.check()
-            self._start("build-wheels", build_wheels.answer(self.document.wheels))
+            self._start("build-wheels", answer(self.document.wheels))
             build_wheels.fetch_prebuilt(context)
             if code := build_wheels.build_missing(self.tasks, self.document.wheels, executor, self._of_copy):
                 return code
-        self._done("build-wheels", build_wheels.answer(self.document.wheels))
+        self._done("build-wheels", answer(self.document.wheels))
         return 0
 
     @property
@@ -490,7 +490,7 @@ class _Work:
             "what the lock leaves open": not lock.is_complete,
             "inputs of the builds": names,
         }
-        builds = build_wheels.answer(self.document.wheels)
+        builds = answer(self.document.wheels)
         tool = f"with {self.context.args.consumer}, {' '.join(self._srun()) or 'on this machine'}"
         details = {
             "resolve": f"{counted(len(lock.distributions), 'distribution')}; {self.steps['resolve'].detail}",

@@ -113,7 +113,7 @@ def suggested_arguments(
         override_files=settings.override_files,
         index_url=without_password(index) if index else None,
         extra_index_url=[without_password(url) for url in extra_indexes],
-        index_strategy="unsafe-best-match" if suggestion.all_indexes else settings.index_strategy,
+        index_strategy=settings.index_strategy,
         offline=settings.offline,
         consumer=settings.consumer,
         output=output,

@@ -143,18 +143,15 @@ class Context:
 
         return read_lock(self.lock_path)
 
-    def site_variables(self) -> list[SiteVariable]:
-        """Return the environment variables that must be set today at the lock's site, or must not be set."""
-        versions = {pick.name: pick.version for pick in self.lock.picks}
-        return self.catalog_of_lock.variables_of(self.lock.target.site, self.today, versions)
-
     def run_variables(self) -> list[SiteVariable]:
         """Return the variables of the site, and those that packages built from the lock need at run time."""
         from resolver.facts.schema import SiteVariable
 
-        return self.site_variables() + [
+        site = self.lock.target.site
+        versions = {pick.name: pick.version for pick in self.lock.picks}
+        return self.catalog_of_lock.variables_of(site, self.today, versions) + [
             SiteVariable(
-                site=self.lock.target.site,
+                site=site,
                 name=name,
                 value=value,
                 reason=f"{recipe.package} needs this variable at run time",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -11,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.building.expected_time import Resources, expected_time
-from builders.building.records import State, TaskState
+from builders.building.records import TaskState
 from builders.containers.image import with_pinned_image
 from builders.environments.wheelhouse import check_of, prebuilt
 from builders.findings import Finding
@@ -26,9 +25,9 @@ from matrix.building.completing import complete_lock
 from matrix.building.locked import check_sources
 from matrix.building.planning import (
     add_build_options,
+    answer,
     attach,
     build_in_jobs,
-    cancel,
     check_batch_options,
     limits_of,
     node_of,
@@ -51,14 +50,13 @@ from matrix.command_line.options import (
 from matrix.input.locking import exclude_pick, same_target
 from matrix.input.request import check_names
 from matrix.show.json_document import JsonDocument
-from matrix.show.render import findings_text
-from matrix.show.resolution_text import time_text
+from matrix.show.render import counted, findings_text
 from resolver.errors import UsageError
 from resolver.model import Conflict
 from resolver.versions import join_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from builders.building.plan import Task
     from builders.scheduling.batch import Run
@@ -66,8 +64,6 @@ if TYPE_CHECKING:
 
 SUMMARY = "build, check and publish the wheels that the lock needs and the index does not have"
 EXAMPLE = "matrix build-wheels --backend cpu --index index"
-_STATES: tuple[State, ...] = ("built", "failed", "skipped", "identical", "different", "up to date")
-"""In the order of the answer."""
 MOST_USED = ("--index", "--site", "--jobs", "--dry-run", "--keep-going")
 
 
@@ -108,14 +104,16 @@ class BuildResult(JsonDocument, kw_only=True):
 
 def execute(context: Context) -> int:
     """Run the command."""
-    args = context.args
+    args, console = context.args, context.console
     check_batch_options(args)
     _check_rebuild(args)
     names = check_names(args.names)
     if args.attach or args.cancel:
         return _earlier_jobs(context)
     index = Index(args.index)
-    executor = batch_system(index, context)
+    executor = Slurm(index, console) if args.executor == "slurm" and not args.dry_run else None
+    if executor is not None:
+        executor.check()
     of_lock = _with_lock(context, names)
     if of_lock is None:
         return 1
@@ -230,15 +228,6 @@ def _rebuild(tasks: Sequence[Task], wheels: Sequence[TaskState], index: Index, c
     return int(any(wheel.state == "different" for wheel in wheels))
 
 
-def batch_system(index: Index, context: Context) -> Slurm | None:
-    """Return Slurm if its jobs will build the wheels; check that it is ready."""
-    if context.args.executor == "local" or context.args.dry_run:
-        return None
-    executor = Slurm(index, context.console)
-    executor.check()
-    return executor
-
-
 def _with_lock(context: Context, names: Sequence[str]) -> Context | None:
     """Return the context with a lock; resolve if there is none. None if there is no resolution."""
     args, console = context.args, context.console
@@ -286,7 +275,10 @@ def _earlier_jobs(context: Context) -> int:
     index = Index(context.args.index)
     executor = Slurm(index, context.console)
     if context.args.cancel:
-        return cancel(executor, context)
+        numbers = executor.cancel()
+        cancelled = f"Cancelled {counted(len(numbers), 'job')}: {', '.join(numbers)}"
+        context.console.data(cancelled if numbers else "There are no jobs to cancel.")
+        return 0
     finished = attach(executor, context)
     wheels = list(finished.tasks)
     exit_code = record(finished, wheels, index, context)
@@ -308,25 +300,6 @@ def record(finished: Run, wheels: Sequence[TaskState], index: Index, context: Co
         elif published := index.find(wheel.name, wheel.key):
             wheel.wheel = str(published.path)
     return max((task.exit_code for task in finished.tasks), default=0)
-
-
-def answer(wheels: Sequence[TaskState]) -> str:
-    """Return the result for all wheels, in one line."""
-    if not wheels:
-        return "The lock builds nothing: everything in it is published."
-    counts = Counter(wheel.state for wheel in wheels)
-    if counts["up to date"] == len(wheels):
-        return "Nothing to build."
-    parts = [f"{counts[state]} {state}" for state in _STATES if counts[state]]
-    if counts["to build"]:
-        waiting = [wheel for wheel in wheels if wheel.state == "to build"]
-        parts.insert(0, f"{len(waiting)} to build, {expected_text(waiting)}")
-    return "; ".join(parts)
-
-
-def expected_text(wheels: Iterable[TaskState]) -> str:
-    """Return the expected time of builds as text."""
-    return time_text((wheel.estimate for wheel in wheels), cores=True)
 
 
 def _print(wheels: list[TaskState], index: Index, context: Context) -> None:

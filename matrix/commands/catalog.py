@@ -12,7 +12,6 @@ from msgspec import UNSET, UnsetType
 
 from builders.findings import Finding
 from builders.learning import new_rows
-from builders.sources import index_url
 from matrix.command_line.options import (
     add_action,
     add_catalog,
@@ -90,31 +89,23 @@ class CatalogCheckDocument(JsonDocument, kw_only=True):
     findings: list[Finding]
 
 
-class LearnDocument(JsonDocument, kw_only=True):
-    """The facts that were learned from files."""
+class NewRowsDocument(JsonDocument, kw_only=True):
+    """New rows for a file of facts: those that were learned from files, or that public sources have."""
 
     status: Literal["ok"] = "ok"
     rows: int
-    known: int
-    diff: str
-    written: str
+    diff: str = ""
+    written: str = ""
     """Path of the file, empty without ``--apply``."""
     remarks: list[str]
-    size: int
-    """Size of the inputs in bytes."""
-    read: int
+    known: int | UnsetType = UNSET
+    """Learned rows that the catalog has."""
+    size: int | UnsetType = UNSET
+    """Size of the files in bytes."""
+    read: int | UnsetType = UNSET
     """Number of these bytes that were read."""
-
-
-class UpdateDocument(JsonDocument, kw_only=True):
-    """Facts that public sources have and the catalog lacks."""
-
-    status: Literal["ok"] = "ok"
-    rows: int
-    diff: str
-    written: str
-    remarks: list[str]
-    unreachable: list[str]
+    unreachable: list[str] | UnsetType = UNSET
+    """Public sources that could not be read."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -242,34 +233,29 @@ def _check(args: argparse.Namespace, paths: list[Path], console: Console) -> int
     """Load the catalog without its compiled form; an invalid file is a result, not an error."""
     try:
         catalog = load(paths)
+        files = [file for path in paths for file in overlay_files(path)]
     except CatalogError as error:
-        if args.format == "json":
-            finding = Finding(error.id, "error", error.message, error.hint)
-            console.document(CatalogCheckDocument(status="errors", findings=[finding]))
-        else:
-            console.error(error.message, error.hint)
-        return 1
-    files = {file for path in paths for file in overlay_files(path)}
-    lacking = [] if files else list(incomplete_rows(catalog))
-    if lacking:
+        files, rows = [], 0
+        findings = [Finding(error.id, "error", error.message, error.hint)]
+    else:
+        rows = sum(row.from_file in files for row in catalog.rows())
         findings = [
             Finding("incomplete-row", "error", f"{row.location}: {text}.", hint)
-            for row, text, hint in lacking
+            for row, text, hint in (() if files else incomplete_rows(catalog))
         ]
-        if args.format == "json":
-            console.document(CatalogCheckDocument(status="errors", findings=findings))
-        for finding in findings if args.format == "text" else ():
-            console.error(finding.message, finding.fix)
-        return 1
-    rows = sum(row.from_file in files for row in catalog.rows())
     if args.format == "json":
-        shown = sorted(map(displayed, files))
-        console.document(CatalogCheckDocument(status="ok", files=shown, rows=rows, findings=[]))
+        document = CatalogCheckDocument(status="errors" if findings else "ok", findings=findings)
+        if not findings:
+            document.files, document.rows = sorted(map(displayed, {*files})), rows
+        console.document(document)
+    elif findings:
+        for finding in findings:
+            console.error(finding.message, finding.fix)
     elif files:
-        console.data(f"Valid. Rows: {rows}, files: {len(files)}.")
+        console.data(f"Valid. Rows: {rows}, files: {len({*files})}.")
     else:
         console.data(f"Valid. Rows of the shipped catalog: {sum(1 for _ in catalog.rows())}.")
-    return 0
+    return int(bool(findings))
 
 
 def _learn(context: Context) -> int:
@@ -278,76 +264,54 @@ def _learn(context: Context) -> int:
     catalog = draft.load()
     learned = learning.learn(args.files, catalog, context)
     rows, remarks = new_rows(learned.rows, catalog)
-    remarks = [*learned.remarks, *remarks]
     draft.replace(rows, catalog)
-    written = args.apply and draft.write()
-    _show_draft(draft, remarks, args, console)
-    if args.format == "json":
-        console.document(
-            LearnDocument(
-                rows=len(rows),
-                known=len(learned.rows) - len(rows),
-                diff=draft.diff(),
-                written=str(args.output) if written else "",
-                remarks=remarks,
-                size=learned.size,
-                read=learned.read,
-            )
-        )
-        return 0
-    console.info(f"Read {learned.read / 1e6:,.1f} of {learned.size / 1e6:,.1f} MB.")
-    _report_end(args, len(rows), "The catalog already has all of these facts.", console, written=written)
+    document = NewRowsDocument(
+        rows=len(rows),
+        known=len(learned.rows) - len(rows),
+        remarks=[*learned.remarks, *remarks],
+        size=learned.size,
+        read=learned.read,
+    )
+    _finish(draft, document, document.remarks, context)
+    if args.format == "text":
+        console.info(f"Read {learned.read / 1e6:,.1f} of {learned.size / 1e6:,.1f} MB.")
+        if not rows:
+            console.info("The catalog already has all of these facts.")
     return 0
 
 
-def _show_draft(draft: Draft, remarks: list[str], args: argparse.Namespace, console: Console) -> None:
+def _finish(draft: Draft, document: NewRowsDocument, remarks: list[str], context: Context) -> None:
+    """Write new rows with ``--apply``, and print them."""
+    args, console = context.args, context.console
+    document.diff = draft.diff()
+    document.written = str(args.output) if args.apply and draft.write() else ""
     for remark in remarks:
         console.warning(remark)
-    if args.format == "text" and (diff := draft.diff()):
-        console.data(diff)
-
-
-def _report_end(
-    args: argparse.Namespace, rows: int, nothing: str, console: Console, *, written: bool
-) -> None:
-    if written:
-        console.info(f"\nWrote {args.output}. Rows: {rows}. Use them: --catalog {args.output}")
-    elif rows:
-        console.info(f"\n{counted(rows, 'new row')}. Nothing was written; --apply writes {args.output}.")
-    else:
-        console.info(nothing)
+    if args.format == "json":
+        console.document(document)
+        return
+    if document.diff:
+        console.data(document.diff)
+    if document.written:
+        console.info(f"\nWrote {args.output}. Rows: {document.rows}. Use them: --catalog {args.output}")
+    elif document.rows:
+        new = counted(document.rows, "new row")
+        console.info(f"\n{new}. Nothing was written; --apply writes {args.output}.")
 
 
 def _update(context: Context) -> int:
     args, settings, console = context.args, context.settings, context.console
     draft = Draft(args.output, overlays(settings))
     catalog = draft.load()
-    update = updating.fetch_update(
-        catalog,
-        sources=args.source or (["pypi"] if args.package else updating.SOURCES),
-        packages=args.package or list(catalog.package),
-        index=index_url(),
-        mirrors=settings.mirrors,
-        today=context.today,
-        reporter=console,
-    )
+    sources = args.source or (["pypi"] if args.package else updating.SOURCES)
+    update = updating.fetch_update(catalog, sources, args.package or list(catalog.package), context)
     updating.leave_own_rows(update, args.output)
     draft.append(update.rows)
-    written = args.apply and draft.write()
+    unreachable = [f"{page}: {reason}" for page, reason in update.unreachable]
+    document = NewRowsDocument(rows=len(update.rows), remarks=update.remarks, unreachable=unreachable)
     skipped = [f"Skipped: {missed}." for missed in updating.by_reason(update.unreachable)]
-    _show_draft(draft, [*update.remarks, *skipped], args, console)
-    if args.format == "json":
-        console.document(
-            UpdateDocument(
-                rows=len(update.rows),
-                diff=draft.diff(),
-                written=str(args.output) if written else "",
-                remarks=update.remarks,
-                unreachable=update.unreachable,
-            )
-        )
-    else:
+    _finish(draft, document, [*update.remarks, *skipped], context)
+    if args.format == "text" and not update.rows:
         reached = "The sources that were read have no new facts."
-        nothing = reached if update.unreachable else "The catalog is up to date."
-        _report_end(args, len(update.rows), nothing, console, written=written)
-    return EnvironmentLacksError.exit_code if update.unreachable else 0
+        console.info(reached if unreachable else "The catalog is up to date.")
+    return EnvironmentLacksError.exit_code if unreachable else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -123,7 +123,11 @@ def execute(context: Context) -> int:
         case _:
             holdings = list(_locks(context, locks, (before, settings_before), (after, settings_after)))
             changes = consequences(before, after, holdings)
-            _warn_of_broken(context, holdings, changes)
+            changed, judge = {change.name for change in changes if change.kind == "lock"}, Judge()
+            for holding in holdings:
+                if holding.name not in changed and (core := judge.broken_before(holding)):
+                    why = "; ".join(item.text for item in core)
+                    console.warning(f"{holding.name} is impossible on both sides: {why}.")
             remark = f"Locks checked: {len(holdings)}."
             if before == after:
                 remark = "Both sides are the same. Name a change, such as --driver, --catalog or --from-date."
@@ -174,7 +178,11 @@ def _between_environments(context: Context, paths: Sequence[Path]) -> list[Conse
     for name in sorted({*before, *after}):
         was, now = before.get(name, ""), after.get(name, "")
         is_partial = of_catalog or name in {*_PLATFORM, "python"}  # a lock does not state all of it
-        if was == now or (name in _PLATFORM and _is_line_of(was, now)):
+        if was == now:
+            continue
+        # One of two versions of the platform may be known less exactly: 6.4 and 6.4.4.
+        shorter, longer = sorted((f"{was}.", f"{now}."), key=len)
+        if name in _PLATFORM and longer.startswith(shorter):
             continue
         if not (is_partial and "" in {was, now}):
             reasons = [
@@ -195,11 +203,6 @@ def _between_environments(context: Context, paths: Sequence[Path]) -> list[Conse
                 )
             )
     return changes
-
-
-def _is_line_of(version: str, other: str) -> bool:
-    """Return whether one of two versions is known less exactly than the other: 6.4 and 6.4.4."""
-    return f"{version}.".startswith(f"{other}.") or f"{other}.".startswith(f"{version}.")
 
 
 def _is_content(path: Path, catalog: Catalog) -> bool:
@@ -289,15 +292,6 @@ def _locks(
             also=tuple(pins),
             open_world=True,
         )
-
-
-def _warn_of_broken(context: Context, holdings: Iterable[Holding], changes: Iterable[Consequence]) -> None:
-    changed = {change.name for change in changes if change.kind == "lock"}
-    judge = Judge()
-    for holding in holdings:
-        if holding.name not in changed and (core := judge.broken_before(holding)):
-            why = "; ".join(item.text for item in core)
-            context.console.warning(f"{holding.name} is impossible on both sides: {why}.")
 
 
 def _title(before: Side, after: Side) -> str:

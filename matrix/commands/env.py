@@ -144,9 +144,7 @@ def emit(
         named = {}
     else:
         found = candidate_wheels(lock, index)
-        wheels = our_wheels or wheels_of_lock(
-            lock, context.catalog_of_lock, index, context.console, candidates=found
-        )
+        wheels = our_wheels or wheels_of_lock(context, index, found)
         several = {name for name, paths in found.items() if len(paths) > 1}
         named = {name: paths[0].name for name, paths in wheels.items() if name in several and len(paths) == 1}
     installation = replace(installation, wheels=wheels, named=named, left_open=_left_open(lock, wheels))

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from matrix.command_line.context import Context
     from matrix.show.console import Console
-    from resolver.model import Requirement, Resolution
+    from resolver.model import Requirement
 
 SUMMARY = "show why a version was chosen, with the facts and their sources"
 EXAMPLE = "matrix explain torch"
@@ -144,12 +144,16 @@ def explanation(context: Context) -> ExplainDocument:
         meant = parts[0] if len(parts) == 1 else requirement.name
         raise UsageError(msg, hint=did_you_mean(meant, parts or names))
     follows = any(pick.alias_of or pick.comes_with_image for pick in picks)  # from torch, or from the image
-    rejected, more = ([], 0) if follows else _rejected(context, requirement)
+    rejected, more = ([], 0) if follows else _rejected(context, requirement, picks[0])
+    try:
+        problems = problems_of(catalog_of(lock, args.lock, Settings()), lock, requirement.name)
+    except MatrixError:  # the facts are not at hand
+        problems = []
     return ExplainDocument(
         picks=picks,
         rejected=rejected,
         rejected_more=more,
-        problems=_known_problems(context, requirement.name),
+        problems=problems,
         failure=_failure(picks[0], Index(args.index)),
     )
 
@@ -269,16 +273,6 @@ def _more_text(name: str, number: int) -> str:
     return f"  - {text} not chosen.{example}"
 
 
-def _known_problems(context: Context, name: str) -> list[Notice]:
-    """Return the known problems of the chosen version of a component; none if the facts are not at hand."""
-    lock = context.lock
-    try:
-        catalog = catalog_of(lock, context.args.lock, Settings())
-    except MatrixError:
-        return []
-    return problems_of(catalog, lock, name)
-
-
 def _failure(pick: Distribution, index: Index) -> TaskState | None:
     """Return the last build of a distribution if it failed."""
     is_built = pick.origin == "build" and index.state.is_dir()
@@ -304,14 +298,16 @@ def _failure_items(document: ExplainDocument) -> list[str]:
     return lines
 
 
-def _rejected(context: Context, requirement: Requirement) -> tuple[list[RejectedVersion], int]:
+def _rejected(
+    context: Context, requirement: Requirement, pick: Distribution
+) -> tuple[list[RejectedVersion], int]:
     """Return the reasons why preferred versions were not chosen, and the number of those left out.
 
     If the user named versions that come after the chosen one and do not work, these are explained. Raise
     `UsageError` if no known version is meant.
     """
     lock, path, console = context.lock, context.args.lock, context.console
-    name, specifier, chosen = requirement.name, requirement.specifier, lock.version_of(requirement.name)
+    name, specifier, chosen = pick.name, requirement.specifier, pick.version
     try:
         request = lock.request
         is_open = any(pick.files for pick in lock.picks)
@@ -323,16 +319,18 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
         return [], 0
     if specifier is not None and (rejected or specifier.allows(chosen)):
         return rejected, more
-    older = requirement if specifier is not None else _older(name, chosen)
-    if older is None or older.specifier is None:
-        return rejected, more
+    older, public = requirement, chosen.partition("+")[0]
+    if specifier is None:
+        if not public[:1].isdecimal():
+            return rejected, more
+        older = parse_requirement(f"{name}<{public}")
     try:
         version, others = working_version(catalog, request, indexes, lock, older)
     except MatrixError:
         version, others = "", ()
     if version:
         is_newer = sort_key(chosen) > sort_key(version)
-        why = "newer" if is_newer else f"preferred: {_reason(lock, name)}"
+        why = "newer" if is_newer else f"preferred: {reason_of(pick, lock)}"
         found = RejectedVersion(version, (), preferred=f"{chosen} is {why}", others=others or UNSET)
         return [found, *rejected], more
     if specifier is None:
@@ -345,15 +343,6 @@ def _rejected(context: Context, requirement: Requirement) -> tuple[list[Rejected
         msg = f"No known version matches {text!r}. {name} {chosen} was chosen."
         raise UsageError(msg, hint=f"To see the known versions, run `matrix resolve --no-lock '{text}'`.")
     return rejected, more
-
-
-def _reason(lock: Resolution, name: str) -> str:
-    return next(reason_of(pick, lock) for pick in lock.picks if pick.name == name)
-
-
-def _older(name: str, chosen: str) -> Requirement | None:
-    public = chosen.partition("+")[0]
-    return parse_requirement(f"{name}<{public}") if public[:1].isdecimal() else None
 
 
 def _rejected_text(rejected: RejectedVersion, *, sources: bool = True) -> str:

@@ -325,7 +325,10 @@ def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
     repaired = sum(bool(finding.evidence["repaired"]) for finding in findings)
     answer = f"{counted(len(findings), 'finding')} in {what}, {repaired} repaired."
     console.answer(answer if findings else f"No damage in {what}.")
-    _print_damage(findings, console)
+    for finding in findings:
+        action = finding.evidence["repaired"]
+        text = findings_text([finding], screen=console.out)
+        console.data(f"{text} Repaired: {action}." if action else text)
     if verified.unbuilt:
         console.data(
             f"Added, not built here, so without provenance: {join_words(verified.unbuilt, joiner='and')}"
@@ -335,14 +338,6 @@ def _check(index: Index, args: argparse.Namespace, console: Console) -> int:
     if any(finding not in verified.findings and not finding.evidence["repaired"] for finding in findings):
         console.info("Repair the index with `matrix index check --repair`.")
     return int(damaged)
-
-
-def _print_damage(findings: list[Finding], console: Console) -> None:
-    for finding in findings:
-        action = finding.evidence["repaired"]
-        console.data(
-            findings_text([finding], screen=console.out) + (f" Repaired: {action}." if action else "")
-        )
 
 
 def _remove(index: Index, args: argparse.Namespace, console: Console) -> int:

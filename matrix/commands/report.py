@@ -14,8 +14,7 @@ from builders.index import Index
 from builders.storage.files import write_atomic
 from matrix.command_line.arguments import request_arguments
 from matrix.command_line.conflict import last_conflict
-from matrix.command_line.options import add_index, add_lock, add_names, add_output, add_target_options
-from matrix.input.locking import names_target
+from matrix.command_line.options import add_index, add_lock, add_output
 from matrix.report.page import ReportPage, TableData, render_page, subtitle_of, wheels_of
 from matrix.show.json_document import conflict_document
 from matrix.show.render import duration
@@ -44,17 +43,9 @@ _ORIGINS = {"build": "buildable", "published": "published", PIP: "pip"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    add_names(
-        parser,
-        "requirements",
-        metavar="REQ",
-        help="the columns of the table and the limits of its rows, as for `matrix table` (default: the "
-        "request of the lock)",
-    )
     add_output(parser, "default: %(default)s", default=Path("report.html"))
     add_lock(parser)
     add_index(parser)
-    add_target_options(parser)
 
 
 def execute(context: Context) -> int:
@@ -70,7 +61,8 @@ def execute(context: Context) -> int:
         conflict = conflict_document(rows, lambda one: request_arguments(one.request))
     else:
         published = wheels_of(index) if has_index else {}
-        data = TableData(table, published, _locked(context, request)).collect(rows)
+        locked = {pick.name: pick.key for pick in context.lock.picks} if context.has_lock else {}
+        data = TableData(table, published, locked).collect(rows)
     builds = build_records(index) if has_index or index.state.is_dir() else []
     states = {(build.name, build.version): build.state for build in builds}
     report = ReportPage(
@@ -100,9 +92,8 @@ def _lock_text(context: Context, index: Index) -> str:
 
 
 def _request(context: Context) -> tuple[Catalog, Request]:
-    """Return the lock's catalog and request, unless the command line names requirements or a target."""
-    args = context.args
-    if context.has_lock and not args.requirements and not names_target(args):
+    """Return the lock's catalog and request; without a lock, those of the settings."""
+    if context.has_lock:
         catalog, request = context.catalog_of_lock, context.lock.request
         known = {*catalog.package, *ROW_COMPONENTS}
         requirements = tuple(item for item in request.requirements if item.name in known)
@@ -111,19 +102,6 @@ def _request(context: Context) -> tuple[Catalog, Request]:
         context = context.with_settings(requirements=["torch"])
     context = context.with_settings(keep_installed=None)
     return context.catalog_with_image, context.request()
-
-
-def _locked(context: Context, request: Request) -> dict[str, str]:
-    """Return the versions in the lock by name, if it is for the target of the table."""
-    lock = context.lock if context.has_lock else None
-    if lock is None or _platform_of(lock.request) != _platform_of(request):
-        return {}
-    return {pick.name: pick.key for pick in lock.picks}
-
-
-def _platform_of(request: Request) -> tuple[object, ...]:
-    target = request.target
-    return target.site, target.backend, target.gfx
 
 
 def _build_row(record: TaskState) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -64,8 +63,12 @@ def execute(context: Context) -> int:
         show_conflict(rows, context)
         return 1
     pieces = _pieces(table, rows, args, console)
-    if args.output is None or (args.output.exists() and not args.output.is_file()):
-        _print(pieces, args.output, console)
+    if args.output is None:
+        for piece in pieces:
+            console.write(piece)
+    elif args.output.exists() and not args.output.is_file():  # a device or a pipe
+        with args.output.open("w", encoding="utf-8", newline="") as file:
+            file.writelines(pieces)
     else:
         with (
             atomic_path(args.output) as temporary,
@@ -111,12 +114,3 @@ def _pieces(
     answer = screen.styled("bold", screen.wrapped(answer_of(table, rows)))
     write = to_text if args.all else to_summary
     return chain([f"{answer}\n"], write(table, rows, screen))
-
-
-def _print(pieces: Iterable[str], device: Path | None, console: Console) -> None:
-    if device is None:
-        for piece in pieces:
-            console.write(piece)
-        return
-    with device.open("w", encoding="utf-8", newline="") as file:
-        file.writelines(pieces)

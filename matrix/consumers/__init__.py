@@ -24,10 +24,6 @@ UNPACKED = ".unpacked"
 """The end of the name of the directory that a layer is packed from."""
 
 
-def _no_findings(_: Installation, __: Layout) -> list[Finding]:
-    return []
-
-
 class Maker(msgspec.Struct, frozen=True, kw_only=True):
     """How one container, environment or layer is made from the files of a consumer."""
 
@@ -56,7 +52,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     emit: Callable[[Installation, Layout], list[WrittenFile]]
     """Returns the main file, then the others."""
-    check: Callable[[Installation, Layout], list[Finding]] = _no_findings
+    check: Callable[[Installation, Layout], list[Finding]] = lambda _, __: []
     """Returns notes for the user about the files."""
     runs_on_host: bool = False
     """Whether programs run with the glibc of the machine instead of that of the base image."""

@@ -20,7 +20,7 @@ from resolver.facts.schema import PLATFORM
 from resolver.texts import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from matrix.consumers.shared.installation import Installation, Layout
 
@@ -39,6 +39,9 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
     picks = installation.installed
     pinned = list(map(pin, picks))
     binary = [pick.name for pick in picks if wheel_only(pick)]
+    pairs = ", ".join(f"{name} = {_text(value)}" for name, value in installation.rocm_build_variables.items())
+    # For the build of `rocm`; uv's cache has a `rocm` for each table.
+    build_variables = ["", "[tool.uv.extra-build-variables]", f"rocm = {{ {pairs} }}"] if pairs else []
     lines = [
         *comments([f"{installation.heading}; {MARK} --for uv`."]),
         "# Install with `uv sync`. For your own project, copy the dependencies and all of [tool.uv].",
@@ -65,7 +68,7 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
             else _sources(installation, layout)
         ),
         *(_dependency_metadata(installation) if installation.is_complete else ()),
-        *_build_variables(installation.rocm_build_variables),
+        *build_variables,
     ]
     return [WrittenFile(layout.main, "\n".join(lines) + "\n")]
 
@@ -87,12 +90,6 @@ def _sources(installation: Installation, layout: Layout) -> list[str]:
         lines += ['format = "flat"'] if is_flat_listing(address) else []
         lines += [] if address in installation.searched else ["explicit = true"]
     return lines
-
-
-def _build_variables(variables: Mapping[str, str]) -> list[str]:
-    """Return the table with variables for the build of ``rocm``; uv's cache has a ``rocm`` for each table."""
-    pairs = ", ".join(f"{name} = {_text(value)}" for name, value in variables.items())
-    return ["", "[tool.uv.extra-build-variables]", f"rocm = {{ {pairs} }}"] if pairs else []
 
 
 def _dependency_metadata(installation: Installation) -> list[str]:

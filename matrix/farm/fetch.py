@@ -46,13 +46,10 @@ from resolver.requirements import parse_requirement
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from matrix.command_line.context import Context
-    from matrix.input.settings import Settings
     from matrix.show.console import Console
-    from resolver.facts.catalog import Catalog
-    from resolver.indexes import PackageIndexes
     from resolver.model import Distribution, Requirement
 
 SUMMARY = "download everything the lock installs and its builds need, and check all hashes"
@@ -117,7 +114,23 @@ def execute(context: Context) -> int:
             return 1
         if completed is not context:
             result = fetch_lock(completed)
-    _report(result, args, context.console)
+    console = context.console
+    report_problems(result, console)
+    if args.format == "json":
+        console.document(
+            FetchDocument(
+                status="missing" if result.missing else "ok",
+                cache=str(cache_root()),
+                sources=result.sources,
+                missing=result.missing,
+                bytes_fetched=result.bytes_fetched,
+            )
+        )
+    else:
+        console.text(_text(result, every=console.verbosity > 0))
+        if args.wheelhouse is not None:
+            command = f"matrix env --wheelhouse {quote(str(args.wheelhouse))}"
+            console.info(f"Use the files in {args.wheelhouse} with `{command}`.")
     return exit_code_of(result)
 
 
@@ -164,7 +177,12 @@ def fetch_lock(context: Context, our_wheels: Mapping[str, Sequence[Path]] | None
     same_image(lock, args, catalog)
     check_sources(lock, settings, context.catalog, console)
     if args.wheelhouse is not None:
-        _check_wheelhouse_options(args, lock)
+        if args.only_sources:
+            msg = "--wheelhouse and --only-sources cannot be combined: pip does not install the sources."
+            raise UsageError(msg)
+        if not lock.is_complete:
+            msg = "The lock leaves requirements to pip, so a wheelhouse would be incomplete."
+            raise UsageError(msg, hint="Run `matrix resolve` with network access, which locks everything.")
     published = lock.published()
     locked = [] if args.only_sources else [pick for pick in published if not names or pick.name in names]
     fetch_files = partial(
@@ -178,45 +196,26 @@ def fetch_lock(context: Context, our_wheels: Mapping[str, Sequence[Path]] | None
         result = fetch_files(locked)
         others = [name for name in names if name not in {pick.name for pick in published}]
         if args.wheelhouse is None and (others or not names):
-            wheels = partial(
-                _fetch_wheels,
-                catalog=catalog,
-                settings=settings,
-                args=args,
-                console=console,
-                seen={item.identity for item in result.sources},
-            )
+            seen = {item.identity for item in result.sources}
             result += fetch_all(
                 lock,
                 catalog,
                 others,
                 mirrors=settings.mirrors,
                 offline=args.offline,
-                fetch_wheels=None if args.only_sources else wheels,
+                fetch_wheels=None if args.only_sources else partial(_fetch_wheels, context, seen),
                 reporter=console,
             )
         if args.wheelhouse is not None:
             sdists = [item for item in result.sources if item.kind == "sdist"]
             if sdists:
-                indexes = package_indexes(settings, context.inputs, console)
-                result += fetch_build_requirements(lock, sdists, catalog, indexes, fetch_files)
+                result += _fetch_build_requirements(context, sdists, fetch_files)
             built = lock.built(others) if others or not names else []
             index = Index(args.index)
-            meant = our_wheels or wheels_of_lock(lock, catalog, index, console, args)
+            meant = our_wheels or wheels_of_lock(context, index)
             ours = {pick.name: meant[pick.name] for pick in built}
             _fill_wheelhouse(args.wheelhouse, result, lock, ours, index)
     return result
-
-
-def _report(result: FetchResult, args: argparse.Namespace, console: Console) -> None:
-    report_problems(result, console)
-    if args.format == "json":
-        console.document(_document(result))
-    else:
-        console.text(_text(result, every=console.verbosity > 0))
-        if args.wheelhouse is not None:
-            command = f"matrix env --wheelhouse {quote(str(args.wheelhouse))}"
-            console.info(f"Use the files in {args.wheelhouse} with `{command}`.")
 
 
 def report_problems(result: FetchResult, console: Console) -> None:
@@ -228,15 +227,6 @@ def report_problems(result: FetchResult, console: Console) -> None:
         console.error(f"{item.name} {item.version}: {item.message}", item.hint)
     if len(result.missing) > _MOST_ERRORS:
         console.error(f"Not shown: {len(result.missing) - _MOST_ERRORS} more. `--format json` lists all.")
-
-
-def _check_wheelhouse_options(args: argparse.Namespace, lock: Resolution) -> None:
-    if args.only_sources:
-        msg = "--wheelhouse and --only-sources cannot be combined: pip does not install the sources."
-        raise UsageError(msg)
-    if not lock.is_complete:
-        msg = "The lock leaves requirements to pip, so a wheelhouse would be incomplete."
-        raise UsageError(msg, hint="Run `matrix resolve` with network access, which locks everything.")
 
 
 def _fill_wheelhouse(
@@ -278,19 +268,13 @@ def _wheelhouse_warnings(
 
 
 def _fetch_wheels(
-    lock: Resolution,
-    picks: Sequence[Distribution],
-    *,
-    catalog: Catalog,
-    settings: Settings,
-    args: argparse.Namespace,
-    console: Console,
-    seen: set[str],
+    context: Context, seen: set[str], lock: Resolution, picks: Sequence[Distribution]
 ) -> Iterator[FetchedItem | MissingItem]:
     """Fetch torch and the build requirements, with the Python and in the base image of the lock.
 
     `seen` are the identities of files that have been fetched.
     """
+    args, settings = context.args, context.settings
     strategy = settings.index_strategy or "unsafe-best-match"
     limits = Limits(offline=args.offline, mirrors=settings.mirrors, strategy=strategy)
     log = cache_root() / "logs" / "fetch.log"
@@ -300,13 +284,14 @@ def _fetch_wheels(
     try:
         names = [pick.name for pick in picks]
         empty_index = Index(cache_root() / "no-index")
-        tasks = plan(lock, catalog, empty_index, build_host_of(lock, catalog, args, names), names)
+        catalog = context.catalog_of_lock
+        tasks = plan(lock, catalog, empty_index, build_host_of(context, names), names)
     except MatrixError as error:
         yield MissingItem.from_error("torch", lock.version_of("torch"), _BUILD_WHEELS, error)
         return
     for task in tasks:
         try:
-            before, wheels = wheels_of(task, limits, log, console)
+            before, wheels = wheels_of(task, limits, log, context.console)
         except MatrixError as error:
             yield MissingItem.from_error(task.pick.name, task.pick.pinned, _BUILD_WHEELS, error)
             continue
@@ -325,16 +310,6 @@ def _fetch_wheels(
                 identity=identity,
                 path=str(wheel.path),
             )
-
-
-def _document(result: FetchResult) -> FetchDocument:
-    return FetchDocument(
-        status="missing" if result.missing else "ok",
-        cache=str(cache_root()),
-        sources=result.sources,
-        missing=result.missing,
-        bytes_fetched=result.bytes_fetched,
-    )
 
 
 def _text(result: FetchResult, *, every: bool) -> str:
@@ -361,48 +336,42 @@ def _text(result: FetchResult, *, every: bool) -> str:
     return "\n".join([answer, *lines])
 
 
-def fetch_build_requirements(
-    lock: Resolution,
-    sdists: Iterable[FetchedItem],
-    catalog: Catalog,
-    indexes: PackageIndexes | None,
-    fetch: Callable[[Sequence[Distribution]], FetchResult],
+def _fetch_build_requirements(
+    context: Context, sdists: Sequence[FetchedItem], fetch: Callable[[Sequence[Distribution]], FetchResult]
 ) -> FetchResult:
-    """Fetch the declared build requirements of sdists and their dependencies, for the Python of a lock.
+    """Fetch the declared build requirements of sdists and their dependencies, for the Python of the lock.
 
     Every sdist is built in a separate environment, so its requirements are resolved separately. Distributions
     of the lock are not fetched again. Those that a build backend requests only when it runs are unknown.
     """
+    lock, result = context.lock, FetchResult()
+    picks: dict[str, Distribution] = {}
+    locked = {pick.name: pick.version for pick in lock.picks}
     target = replace(lock.target, backend="cpu", gfx=(), driver=None, rocm=None, base_image=None)
-    result, left, seen = FetchResult(), list(sdists), set[str]()
-    while left:
-        sdist = left.pop()
+    indexes = package_indexes(context.settings, context.inputs, context.console)
+    for sdist in sdists:
         try:
-            needed = tuple(needed for needed in _requires(sdist) if not _has(lock, needed))
-            answer = _resolved(catalog, Request(target, needed), indexes)
+            needed = [
+                one
+                for one in _requires(sdist)
+                if one.name not in locked
+                or (one.specifier is not None and not one.specifier.allows(locked[one.name]))
+            ]
+            answer = resolve(context.catalog_of_lock, Request(target, tuple(needed)), indexes)
+            if not isinstance(answer, Resolution):
+                raise UsageError("; ".join(row.text for row in answer.core))
+            if answer.left_open:
+                msg = "No package index is configured or can be reached."
+                raise EnvironmentLacksError(msg, hint="Check the network and pip's index.")
         except MatrixError as error:
             result.warnings.append(
                 f"The build requirements of {sdist.name} {sdist.version} are missing: "
                 f"{error.message.rstrip('.')}. Add them with `pip download`."
             )
             continue
-        picks = [pick for pick in answer.distributions if pick.files and str(pick) not in seen]
-        seen |= set(map(str, picks))
-        fetched = fetch(picks)
-        left += [item for item in fetched.sources if item.kind == "sdist"]
-        result += fetched
+        picks |= {str(pick): pick for pick in answer.distributions if pick.files}
+    result += fetch([*picks.values()])
     return result
-
-
-def _resolved(catalog: Catalog, request: Request, indexes: PackageIndexes | None) -> Resolution:
-    """Return a complete resolution; raise `MatrixError` if there is none."""
-    answer = resolve(catalog, request, indexes)
-    if not isinstance(answer, Resolution):
-        raise UsageError("; ".join(row.text for row in answer.core))
-    if answer.left_open:
-        msg = "No package index is configured or can be reached."
-        raise EnvironmentLacksError(msg, hint="Check the network and pip's index.")
-    return answer
 
 
 def _requires(sdist: FetchedItem) -> list[Requirement]:
@@ -416,8 +385,3 @@ def _requires(sdist: FetchedItem) -> list[Requirement]:
     except (DamagedError, tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise SourceError(f"{sdist.origin} cannot be read: {error}") from None
     return list(map(parse_requirement, project.build_system.requires if "build-system" in table else _LEGACY))
-
-
-def _has(lock: Resolution, requirement: Requirement) -> bool:
-    pick = lock.pick(requirement.name)
-    return pick is not None and (requirement.specifier is None or requirement.specifier.allows(pick.version))

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from resolver.indexes import PackageIndexes
     from resolver.model import Distribution, Request, Resolution
 
-_TARGET_OPTIONS = ("site", "date", "backend", "gfx", "driver", "rocm", "python", "base_image")
-
 
 def catalog_of(lock: Resolution, path: Path, settings: Settings, *, drafts: bool = True) -> Catalog:
     """Load the catalog with the overlays of the settings, else those of a lock.
@@ -181,8 +179,7 @@ def is_unchanged(lock: Resolution, again: Resolution) -> bool:
 def check_not_smaller(lock: Resolution, again: Resolution, path: Path) -> None:
     """Check that an incomplete resolution of the same request does not replace a lock that has more."""
     missing = {pick.name for pick in lock.distributions} - {pick.name for pick in again.distributions}
-    known = {reason.partition(":")[0] for reason in lock.left_open}
-    reasons = [reason for reason in again.left_open if reason.partition(":")[0] not in known]
+    reasons = [reason for reason in again.left_open if reason not in lock.left_open]
     if any(pick.files for pick in lock.picks) and not any(pick.files for pick in again.picks):
         reasons.append("no package index was used")
     if missing and reasons and is_same_request(lock.request, again.request):
@@ -261,11 +258,6 @@ def _withdrawn(pick: Distribution, indexes: PackageIndexes | None) -> str:
     return f"{pick.version} was yanked{f' ({shorten(reason)})' if reason else ''}"
 
 
-def names_target(args: argparse.Namespace) -> bool:
-    """Return whether any option sets a part of the target."""
-    return any(getattr(args, name) for name in _TARGET_OPTIONS)
-
-
 def same_target(lock: Resolution, args: argparse.Namespace, catalog: Catalog) -> None:
     """Check that the options agree with the target of the lock."""
     target = lock.target
@@ -286,12 +278,12 @@ def same_target(lock: Resolution, args: argparse.Namespace, catalog: Catalog) ->
         asked, version = getattr(args, what), lock.version_of(what)
         if asked and not (version and allows([parse_specifier(asked)], version)):
             _refuse(what, asked, version, args)
-    if getattr(args, "no_prebuilt", False) and not lock.request.no_prebuilt:
-        msg = f"{args.lock} was resolved with wheels that others publish, and --no-prebuilt excludes them."
-        raise UsageError(msg, hint="Resolve again with --no-prebuilt.")
-    if getattr(args, "no_network_plugin", False) and not lock.request.no_network_plugin:
-        msg = f"{args.lock} was resolved without --no-network-plugin."
-        raise UsageError(msg, hint="Resolve again with --no-network-plugin.")
+    for name in ("no_prebuilt", "no_network_plugin"):
+        if getattr(args, name, False) and not getattr(lock.request, name):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{args.lock} was resolved without {option}.", hint=f"Resolve again with {option}."
+            )
     if getattr(args, "no_base_image", False) and lock.image:
         _refuse("base image", "none", lock.image.name, args)
     ops = request_ops(getattr(args, "ops", None) or ())

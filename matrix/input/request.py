@@ -166,18 +166,14 @@ def request_ops(texts: Sequence[str]) -> tuple[str, ...]:
     """Return one text for each package whose ops are chosen (``NAME:A,B``)."""
     ops: dict[str, list[str]] = {}
     for text in texts:
-        name, chosen = _parsed_ops(text)
+        name, _, listed = text.partition(":")
+        chosen = [op.strip() for op in listed.split(",")]
+        if not (name.strip() and all(map(_OP.fullmatch, chosen))):
+            msg = f"{shorten(text)!r} names no ops."
+            raise UsageError(msg, hint="Write NAME:OP,OP, such as deepspeed:fused_adam,cpu_adam.")
+        name = normalize_name(name.strip())
         ops[name] = sorted({*ops.get(name, ()), *chosen})
     return tuple(f"{name}:{','.join(ops[name])}" for name in sorted(ops))
-
-
-def _parsed_ops(text: str) -> tuple[str, list[str]]:
-    name, _, listed = text.partition(":")
-    ops = [op.strip() for op in listed.split(",")]
-    if name.strip() and all(map(_OP.fullmatch, ops)):
-        return normalize_name(name.strip()), ops
-    msg = f"{shorten(text)!r} names no ops."
-    raise UsageError(msg, hint="Write NAME:OP,OP, such as deepspeed:fused_adam,cpu_adam.")
 
 
 def _runs_on_host(consumer: str | None) -> bool:
@@ -267,7 +263,11 @@ def _site_of_file(path: str, catalog: Catalog) -> str:
 
 
 def _target(settings: Settings, catalog: Catalog, today: datetime.date, inputs: Inputs) -> Target:
-    site_name = site_named(settings.site, catalog) or _default_site(settings, catalog)
+    site_name = site_named(settings.site, catalog)
+    if not site_name:
+        lumi = catalog.site["lumi-g"]
+        is_local = settings.backend == "cpu" or set(settings.gfx) - set(lumi.gfx)
+        site_name = "local" if is_local else lumi.name
     site = catalog.site.get(site_name)
     if site is None:
         raise UsageError(f"Unknown site {shorten(site_name)!r}.", hint=did_you_mean(site_name, catalog.site))
@@ -306,11 +306,6 @@ def _is_rocm_limited(site: str, settings: Settings, catalog: Catalog, inputs: In
     labels = [one for one in inputs.requirements if one.name == "torch" and "+rocm" in one.text]
     limits = (settings.driver, settings.rocm, settings.base_image, stated, labels)
     return site in sites or any(limits)
-
-
-def _default_site(settings: Settings, catalog: Catalog) -> str:
-    lumi = catalog.site["lumi-g"]
-    return "local" if settings.backend == "cpu" or set(settings.gfx) - set(lumi.gfx) else lumi.name
 
 
 def _reject_gpu_settings(settings: Settings) -> None:

@@ -19,8 +19,6 @@ from resolver.versions import shorten
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tomlkit.items import Array
-
 _NOT_STORED = ("upgrade", "offline", "mirrors")
 """Settings of one run, and those that no option sets."""
 
@@ -91,18 +89,14 @@ def _edited(path: Path, changes: Mapping[str, Any]) -> str:
         if value == default[key]:
             document.pop(key, None)
         elif isinstance(document.get(key), list):
-            _edit(document[key], value)
+            array = document[key]
+            for number in reversed(range(len(array))):  # comments stay beside the items that stay
+                if array[number] not in value:
+                    del array[number]
+            array.extend(text for text in value if text not in array)
         else:
             document[key] = value
     return tomlkit.dumps(document)
-
-
-def _edit(array: Array, wanted: Sequence[str]) -> None:
-    """Give an array other items; comments stay beside the items that stay."""
-    for number in reversed(range(len(array))):
-        if array[number] not in wanted:
-            del array[number]
-    array.extend(text for text in wanted if text not in array)
 
 
 def _name(text: str) -> str:

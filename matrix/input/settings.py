@@ -186,10 +186,13 @@ def read_file(path: Path, *, of_user: bool = False) -> dict[str, Any]:
         if (key not in _OF_USER) if of_user else key == "cache":
             place = "the matrix.toml of a project" if of_user else "~/.config/matrix/matrix.toml"
             raise UsageError(f"{path}{_line(text, key)}: {key!r} belongs in {place}.")
-    try:
-        settings = msgspec.convert(data, Settings)
-    except msgspec.ValidationError as error:
-        raise _wrong_type(path, text, data, error) from None
+        try:
+            msgspec.convert({key: data[key]}, Settings)
+        except msgspec.ValidationError:
+            what, example = _wanted(key, data[key])
+            msg = f"{path}{_line(text, key)}: {key!r} must be {what}."
+            raise UsageError(msg, hint=f"Write: {key} = {example}") from None
+    settings = msgspec.convert(data, Settings)
     if settings.mirrors:
         from builders.network.urls import check_mirrors
 
@@ -219,16 +222,6 @@ def seen_from(given: dict[str, Any], folder: Path, start: Path = Path()) -> dict
     return given
 
 
-def _wrong_type(path: Path, text: str, data: dict[str, Any], error: msgspec.ValidationError) -> UsageError:
-    import msgspec.inspect
-
-    match = re.search(r"at `\$\.([\w-]+)", str(error))
-    key = match[1] if match else ""
-    info = next(field for field in msgspec.structs.fields(Settings) if field.encode_name == key)
-    what, example = _wanted(msgspec.inspect.type_info(info.type), data[key])
-    return UsageError(f"{path}{_line(text, key)}: {key!r} must be {what}.", hint=f"Write: {key} = {example}")
-
-
 def _line(text: str, key: str) -> str:
     """Return a colon and the number of the line that has a key; empty if it is not found."""
     here = re.compile(rf"\s*\[*\s*[\"']?{re.escape(key)}[\"']?\s*[\].=]")
@@ -236,12 +229,14 @@ def _line(text: str, key: str) -> str:
     return next(lines, "")
 
 
-def _wanted(info: msgspec.inspect.Type, value: object) -> tuple[str, str]:
+def _wanted(key: str, value: object) -> tuple[str, str]:
     """Return what a key accepts, and the value as it should be written, or else an example."""
     import json
 
     import msgspec.inspect
 
+    field = next(field for field in msgspec.structs.fields(Settings) if field.encode_name == key)
+    info = msgspec.inspect.type_info(field.type)
     if isinstance(info, msgspec.inspect.UnionType):
         info = info.types[0]
     match info:

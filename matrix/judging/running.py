@@ -96,7 +96,7 @@ def start(
     variables = context.run_variables() if lock else []
     if wheels is None:
         index = Index(context.args.index)
-        wheels = wheels_of_lock(lock, catalog, index, context.console) if lock else {}
+        wheels = wheels_of_lock(context, index) if lock else {}
     files = _recorded_files(lock, wheels) if lock else {}
     exclude = partial(exclude_pick, context.lock_path)
     if context.args.nodes > 1:

@@ -18,8 +18,8 @@ class CatalogUpdate(msgspec.Struct):
     """In the order in which they are written."""
     remarks: list[str] = []
     """Decisions that a person must make, as sentences: a changed hash, a release without a recipe."""
-    unreachable: list[str] = []
-    """Pages that could not be fetched, each as ``PAGE: REASON.``"""
+    unreachable: list[tuple[str, str]] = []
+    """Pages that could not be fetched, each with the reason as a sentence."""
 
     def add(self, other: CatalogUpdate) -> None:
         """Append the content of another update."""

@@ -113,7 +113,7 @@ class Client:
         try:
             page = self.get(url)
         except EnvironmentLacksError as error:
-            update.unreachable.append(f"{url}: {error.message}")
+            update.unreachable.append((url, error.message))
             return None
         if page is None:
             update.remarks.append(f"{url} no longer exists.")

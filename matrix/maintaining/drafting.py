@@ -26,15 +26,12 @@ from resolver.texts import printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
-    from builders.source_facts.build_script import BuildVariable, Extension
     from matrix.command_line.context import Context
     from resolver.facts.schema import Row
 
 SUMMARY = "draft a recipe for an extension that the catalog does not have"
 EXAMPLE = "matrix catalog draft torchsort"
-_MOST_SHOWN = 12  # variables
 
 
 class DraftResult(JsonDocument, kw_only=True):
@@ -121,16 +118,12 @@ def _text(result: DraftResult, context: Context) -> str:
     facts, console = result.facts, context.console
     rows = [
         ["kind", f"{SOURCE_KINDS[facts.source.kind]}: {facts.source.evidence}"],
-        ["build backend", facts.backend],
-        ["imports torch", ", ".join(facts.torch[:_MOST_SHOWN]) or "no"],
-        ["declared", ", ".join(facts.declared) or "nothing"],
         ["not declared", ", ".join(facts.undeclared) or "nothing"],
-        *([f"extension {number}", _extension(row)] for number, row in enumerate(facts.extensions, start=1)),
-        ["CMake", " ".join(facts.cmake.files[:1] + facts.cmake.languages) or "no"],
-        ["source files", ", ".join(f"{count} {suffix}" for suffix, count in facts.files.items()) or "none"],
-        ["submodules", ", ".join(facts.submodules) or "none"],
+        *(
+            [f"extension {number}", f"{row.name or '(computed name)'}, {row.kind} ({row.where})"]
+            for number, row in enumerate(facts.extensions, start=1)
+        ),
         ["architectures", ", ".join(f"{row.name} ({row.where})" for row in facts.architectures) or "none"],
-        ["flags", _names(facts.flags) or "none"],
     ]
     rows = [[label, printable(text)] for label, text in rows]
     lines = [f"{facts.name} {facts.version}, from {result.origin}", console.out.table(rows)]
@@ -140,13 +133,3 @@ def _text(result: DraftResult, context: Context) -> str:
         lines.append(f"\n{result.note}")
     use = f"matrix build-wheels {facts.name} --catalog {result.file}"
     return "\n".join([*filter(None, lines), f"\nComplete {result.file}, then run `{use}`."])
-
-
-def _extension(row: Extension) -> str:
-    return f"{row.name or '(computed name)'}, {row.kind} ({row.where})"
-
-
-def _names(variables: Sequence[BuildVariable]) -> str:
-    shown = [f"{row.name}={row.default}" if row.default else row.name for row in variables[:_MOST_SHOWN]]
-    more = len(variables) - len(shown)
-    return ", ".join([*shown, f"{more} more"] if more else shown)

@@ -43,7 +43,7 @@ def find_updates(catalog: Catalog, packages: Iterable[str], mirrors: Mapping[str
         except EnvironmentLacksError as error:
             address = without_password(mirrored(git.url, mirrors))
             reason = error.message.partition("\n")[0].replace(address, "the repository")
-            update.unreachable.append(f"{git.url}: {reason}")
+            update.unreachable.append((git.url, reason))
         except SourceError as error:
             update.remarks.append(f"{name}: {error.message}")
         else:
@@ -61,7 +61,8 @@ def _add_new(
     releases = (row for row in catalog.releases_of(newest.package) if not is_elsewhere(row))
     latest = max(Version(row.version) for row in releases)
     for tag, commit in tags.items():
-        version = _version_of(tag)
+        match = _TAG.fullmatch(tag)
+        version = version_or_none(match[1]) if match else None
         if version is None or version <= latest:
             continue
         release = schema.Release(
@@ -81,8 +82,3 @@ def _add_new(
             continue
         update.rows.append(release)
         update.rows += copied_requirements(catalog, newest, release)
-
-
-def _version_of(tag: str) -> Version | None:
-    match = _TAG.fullmatch(tag)
-    return version_or_none(match[1]) if match else None

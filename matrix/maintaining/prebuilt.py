@@ -20,7 +20,7 @@ from builders.audit.platform_tags import required_glibc
 from builders.learning import LearnedFacts
 from matrix.maintaining import CatalogUpdate
 from matrix.maintaining.client import first_upload, wheels_of
-from matrix.maintaining.torch_index import is_linux, pythons_of, requirements_of
+from matrix.maintaining.torch_index import is_linux, pythons_of, requirements_of, torch_row
 from resolver.errors import EnvironmentLacksError, MatrixError
 from resolver.facts import schema
 from resolver.indexes import File, files_of
@@ -39,7 +39,7 @@ _ROCM = re.compile(r"(?:^|\.)rocm(\d+(?:\.\d+)*)(?=torch|$)")
 _TORCH = re.compile(r"torch(\d+\.\d+(?:\.\d+)?)")
 _VARIANT = re.compile(r"rocm\d+")
 _DEVICE = re.compile(r"amd-torch-device-(gfx[0-9a-f]+)")
-_OLDEST_VLLM = "0.14"  # the first release with wheels for ROCm
+_BEFORE_VLLM = "0.13"  # its last release without wheels for ROCm
 _NOTE = "From the names of its files; the content was not read."
 
 Reader = Callable[[File], LearnedFacts]
@@ -57,7 +57,7 @@ def amd_updates(catalog: Catalog, client: Client, read: Reader) -> CatalogUpdate
         try:
             update.add(_amd_update(catalog, index, client, read))
         except EnvironmentLacksError as error:
-            update.unreachable.append(f"{index}: {error.message}")
+            update.unreachable.append((index, error.message))
     return update
 
 
@@ -68,8 +68,8 @@ def _amd_update(catalog: Catalog, index: str, client: Client, read: Reader) -> C
     gfx = tuple(target for target in catalog.gfx if target in targets)
     pages = {name: _linux_wheels(client, index, name) for name in ("torch", "torchvision", "torchaudio")}
     update.rows += [
-        _amd_torch(catalog, index, version, wheels, pages=pages, gfx=gfx, client=client)
-        for version, wheels in pages["torch"].items()
+        _amd_torch(catalog, pages, version, gfx, client)
+        for version in pages["torch"]
         if version not in catalog.torch and _is_known_line(catalog, version)
     ]
     for name in catalog.package:
@@ -88,11 +88,8 @@ def _is_known_line(catalog: Catalog, version: str) -> bool:
 
 def _amd_torch(
     catalog: Catalog,
-    index: str,
-    version: str,
-    wheels: list[File],
-    *,
     pages: dict[str, dict[str, list[File]]],
+    version: str,
     gfx: tuple[str, ...],
     client: Client,
 ) -> schema.Torch:
@@ -104,24 +101,18 @@ def _amd_torch(
         same_rocm = (version for version in pages[name] if known and Version(version).local == f"rocm{rocm}")
         return next((version for version in same_rocm if Version(version).release[: len(known)] == known), "")
 
-    requirements = requirements_of(wheels[0], client)
-    return schema.Torch(
-        version=version,
-        released=first_upload(wheels),
-        backend="rocm",
+    return torch_row(
+        version,
+        pages["torch"][version],
+        client,
         rocm=rocm,
-        index=index,
-        python=pythons_of(wheels),
         gfx=gfx,
-        triton=next((str(needed) for needed in requirements if needed.name == "triton"), ""),
         torchvision=companion("torchvision"),
         torchaudio=companion("torchaudio"),
-        glibc=required_glibc(wheels[0].name),
         cxx_standard=like.cxx_standard if like else "",
         pip_rocm=True,
         device_extra="device-{gfx}",
         status="documented",
-        source=f"{index}/torch/",
         note="GPU architectures: those for which the index has device packages of some torch.",
     )
 
@@ -146,20 +137,17 @@ def vllm_updates(catalog: Catalog, client: Client, index: str, read: Reader) -> 
                     _add_vllm(catalog, f"{VLLM}/{version}/{variant}", client, read, of_version)
             update.add(of_version)
     except EnvironmentLacksError as error:
-        update.unreachable.append(f"{VLLM}: {error.message}")
+        update.unreachable.append((VLLM, error.message))
     return update
 
 
 def _vllm_versions(catalog: Catalog, client: Client, index: str) -> list[str]:
     """Return the releases for which there may be an index that the catalog does not have."""
     known = [Version(row.version) for row in catalog.releases_of("vllm") if row.index]
-    newest = max((version.public for version in known), key=sort_key, default="")
+    newest = max((version.public for version in known), key=sort_key, default=_BEFORE_VLLM)
     versions = client.releases(index, "vllm") or {}
-    return [
-        text
-        for text in sorted(filter(_is_final, versions), key=sort_key)
-        if (sort_key(text) > sort_key(newest) if newest else sort_key(text) >= sort_key(_OLDEST_VLLM))
-    ]
+    new = (text for text in filter(_is_final, versions) if sort_key(text) > sort_key(newest))
+    return sorted(new, key=sort_key)
 
 
 def _add_vllm(catalog: Catalog, index: str, client: Client, read: Reader, update: CatalogUpdate) -> None:
@@ -173,38 +161,19 @@ def _add_vllm(catalog: Catalog, index: str, client: Client, read: Reader, update
         _add_read(rows, wheels[0], read, update)
         rocm = _rocm_of(catalog, version)
         update.rows += [
-            _torch_of_vllm(catalog, index, torch, files, rocm=rocm, client=client)
+            torch_row(
+                torch,
+                files,
+                client,
+                rocm=rocm,
+                cxx_standard=like.cxx_standard if (like := _same_release(catalog, torch)) else "",
+                status="inferred",
+                system_rocm=True,
+                note=f"ROCm from the name of the index. {_NOTE}",
+            )
             for torch, files in torches.items()
             if torch not in catalog.torch and rocm
         ]
-
-
-def _torch_of_vllm(
-    catalog: Catalog,
-    index: str,
-    version: str,
-    wheels: list[File],
-    *,
-    rocm: str,
-    client: Client,
-) -> schema.Torch:
-    requirements = requirements_of(wheels[0], client)
-    like = _same_release(catalog, version)
-    return schema.Torch(
-        version=version,
-        released=first_upload(wheels),
-        backend="rocm",
-        rocm=rocm,
-        index=index,
-        python=pythons_of(wheels),
-        triton=next((str(needed) for needed in requirements if "triton" in needed.name), ""),
-        glibc=required_glibc(wheels[0].name),
-        cxx_standard=like.cxx_standard if like else "",
-        status="inferred",
-        source=f"{index}/torch/",
-        system_rocm=True,
-        note=f"ROCm from the name of the index. {_NOTE}",
-    )
 
 
 # GitHub releases.

@@ -37,7 +37,7 @@ def find_updates(catalog: Catalog, packages: Iterable[str], client: Client, inde
         try:
             page = client.releases(index, name)
         except EnvironmentLacksError as error:
-            update.unreachable.append(f"{name}: {error.message}")
+            update.unreachable.append((name, error.message))
             continue
         if page is None:
             update.remarks.append(
@@ -58,7 +58,10 @@ def _compare(
     releases = (release for release in catalog.releases_of(name) if not is_elsewhere(release))
     latest = max((release.version for release in releases), key=Version)
     for version, candidates in page.items():
-        if _is_newer(version, latest) and not all(file.yanked is not None for file in candidates):
+        parsed = version_or_none(version)
+        if parsed is None or parsed.is_prerelease or parsed <= Version(latest):
+            continue
+        if any(file.yanked is None for file in candidates):
             _add_release(catalog, newest, version, candidates, update)
 
 
@@ -88,11 +91,6 @@ def _check_known(
             source=f"PyPI {name} (yanked, PEP 592)",
         )
         update.rows += [] if row.key() in catalog.known_bad else [row]
-
-
-def _is_newer(version: str, latest: str) -> bool:
-    parsed = version_or_none(version)
-    return parsed is not None and parsed > Version(latest) and not parsed.is_prerelease
 
 
 def _add_release(

@@ -7,7 +7,7 @@ wheel: they are copied from the newest known wheel, and the row is inferred.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packaging.metadata import InvalidMetadata, Metadata
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -42,7 +42,7 @@ def find_updates(catalog: Catalog, client: Client) -> CatalogUpdate:
         try:
             update.rows += _new_rows(catalog, index, client)
         except EnvironmentLacksError as error:
-            update.unreachable.append(f"{index}: {error.message}")
+            update.unreachable.append((index, error.message))
     return update
 
 
@@ -68,10 +68,7 @@ def _new_rows(catalog: Catalog, index: str, client: Client) -> list[schema.Row]:
         if _is_new(version, catalog) and (linux := [wheel for wheel in wheels if is_linux(wheel.name)])
     }
     pairs = _pairs(catalog, index, client) if new else {}
-    return [
-        _row(catalog, index, version, new[version], pairs=pairs, client=client)
-        for version in sorted(new, key=Version)
-    ]
+    return [_row(catalog, version, new[version], pairs, client) for version in sorted(new, key=Version)]
 
 
 def _is_new(version: str, catalog: Catalog) -> bool:
@@ -94,34 +91,39 @@ def is_linux(file: str) -> bool:
 
 
 def _row(
-    catalog: Catalog,
-    index: str,
-    version: str,
-    wheels: list[File],
-    *,
-    pairs: dict[tuple[str, str], str],
-    client: Client,
+    catalog: Catalog, version: str, wheels: list[File], pairs: dict[tuple[str, str], str], client: Client
 ) -> schema.Torch:
     label = Version(version).local or ""
     rocm = label.removeprefix("rocm") if label.startswith("rocm") else ""
     similar = _most_similar(catalog, rocm)
-    requirements = requirements_of(wheels[0], client)
+    return torch_row(
+        version,
+        wheels,
+        client,
+        backend="rocm" if rocm else "cpu",
+        rocm=rocm,
+        gfx=similar.gfx if rocm and similar else (),
+        torchvision=pairs.get(("torchvision", version), ""),
+        torchaudio=pairs.get(("torchaudio", version), ""),
+        cxx_standard=similar.cxx_standard if similar else "",
+        status="inferred" if rocm else "documented",
+        note=_NOTE.format(like=similar.version) if rocm and similar else "",
+    )
+
+
+def torch_row(version: str, wheels: list[File], client: Client, **more: Any) -> schema.Torch:  # noqa: ANN401
+    """Return the row of a torch, with what its wheels and their index state; `more` are the other values."""
+    index = wheels[0].index
+    triton = (str(needed) for needed in requirements_of(wheels[0], client) if "triton" in needed.name)
     return schema.Torch(
         version=version,
         released=first_upload(wheels),
-        backend="rocm" if rocm else "cpu",
-        rocm=rocm,
         index=index,
         python=pythons_of(wheels),
-        gfx=similar.gfx if rocm and similar else (),
-        triton=next((str(needed) for needed in requirements if "triton" in needed.name), ""),
-        torchvision=pairs.get(("torchvision", version), ""),
-        torchaudio=pairs.get(("torchaudio", version), ""),
+        triton=next(triton, ""),
         glibc=required_glibc(wheels[0].name),
-        cxx_standard=similar.cxx_standard if similar else "",
-        status="inferred" if rocm else "documented",
         source=f"{index}/torch/",
-        note=_NOTE.format(like=similar.version) if rocm and similar else "",
+        **{"backend": "rocm", **more},
     )
 
 

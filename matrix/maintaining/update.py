@@ -6,19 +6,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builders.sources import index_url
 from builders.storage.files import cache_root
 from matrix.maintaining import CatalogUpdate, git_tags, pypi, rocm, sites
+from matrix.show.render import shortened
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
 from resolver.facts.catalog_files import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-    from datetime import date
+    from collections.abc import Callable, Collection, Sequence
 
     from builders.learning import LearnedFacts
+    from matrix.command_line.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.indexes import File
-    from resolver.reporter import Reporter
 
 SOURCES = ("pypi", "torch", "rocm", "amd", "vllm", "github", "git", "sites")
 OUTPUT = Path("catalog") / "updates.toml"
@@ -26,19 +27,11 @@ _MOST_PAGES = 3
 
 
 def fetch_update(
-    catalog: Catalog,
-    *,
-    sources: Collection[str],
-    packages: Sequence[str],
-    index: str,
-    mirrors: Mapping[str, str],
-    today: date,
-    reporter: Reporter,
+    catalog: Catalog, sources: Collection[str], packages: Sequence[str], context: Context
 ) -> CatalogUpdate:
     """Fetch the pages of public sources and return the facts that the catalog lacks.
 
-    `sources` are some of `SOURCES`; `index` is the URL of the package index. `today` is the day on which
-    wheels are read.
+    `sources` are some of `SOURCES`.
     """
     from builders.learning.wheel import learn_published
     from builders.network.transport import Transport
@@ -49,12 +42,13 @@ def fetch_update(
         if name not in catalog.package:
             msg = f"The catalog has no package {name!r}."
             raise UsageError(msg, hint=did_you_mean(name, catalog.package))
+    mirrors, index, reporter = context.settings.mirrors, index_url(), context.console
     client = Client(cache_root() / "refresh", mirrors)
     transport = Transport((), mirrors)
 
     def read(file: File) -> LearnedFacts:
         reporter.step(f"reading {file.name}")
-        return learn_published(file, catalog, transport, today)
+        return learn_published(file, catalog, transport, context.today)
 
     finders: dict[str, Callable[[], CatalogUpdate]] = {
         "pypi": partial(pypi.find_updates, catalog, packages, client, index),
@@ -92,15 +86,9 @@ def leave_own_rows(update: CatalogUpdate, path: Path) -> None:
         )
 
 
-def by_reason(unreachable: Iterable[str]) -> list[str]:
+def by_reason(unreachable: Sequence[tuple[str, str]]) -> list[str]:
     """Return each reason once, with the pages that could not be fetched because of it."""
-    pages_by_reason: dict[str, list[str]] = {}
-    for entry in unreachable:
-        page, _, reason = entry.removesuffix(".").partition(": ")
-        pages_by_reason.setdefault(reason, []).append(page)
-    return [f"{reason} ({_first_pages(pages)})" for reason, pages in pages_by_reason.items()]
-
-
-def _first_pages(pages: Sequence[str]) -> str:
-    more = f" and {len(pages) - _MOST_PAGES} more" if len(pages) > _MOST_PAGES else ""
-    return f"{', '.join(pages[:_MOST_PAGES])}{more}"
+    reasons: dict[str, list[str]] = {}
+    for page, reason in unreachable:
+        reasons.setdefault(reason.removesuffix("."), []).append(page)
+    return [f"{reason} ({shortened(pages, most=_MOST_PAGES)})" for reason, pages in reasons.items()]

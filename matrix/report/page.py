@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from builders.index import Index
     from matrix.show.json_document import ConflictDocument
     from resolver.answers.table import Cell, Table, TableRow
-    from resolver.model import Distribution, Request
+    from resolver.model import Distribution
 
 
 _FOLDER = Path(__file__).parent
@@ -80,11 +80,13 @@ def render_page(report: ReportPage) -> str:
     own = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
     # The scripts have non-ASCII characters only in strings and comments, where escapes are allowed.
     scripts = [text.encode("ascii", "backslashreplace").decode() for text in (*libraries, own)]
+    # The page's content security policy allows the scripts with these hashes.
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
     page = environment.get_template("report.html.j2").render(
         report=report,
         styles=[Markup(style) for style in styles],  # noqa: S704  files of the package
         scripts=[Markup(script) for script in scripts],  # noqa: S704
-        hashes=" ".join(f"'sha256-{_digest(script)}'" for script in scripts),
+        hashes=" ".join(f"'sha256-{digest}'" for digest in digests),
         data=Markup(script_json({"table": report.table, "graph": report.graph})),  # noqa: S704  escaped
     )
     return page.encode("ascii", "xmlcharrefreplace").decode()
@@ -104,11 +106,6 @@ def library(name: str) -> str:
         )
         raise EnvironmentLacksError(msg, hint=hint) from None
     return f"/*\n{licence}*/\n{_SOURCE_MAP.sub('', text)}"
-
-
-def _digest(script: str) -> str:
-    """Return the hash with which the page's content security policy allows a script."""
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def script_json(value: object) -> str:
@@ -203,13 +200,16 @@ class TableData:
             pythons.append([row.python])
         for values, same in zip(listed, pythons, strict=True):
             values[2] = range_of(same)
+        # The options of all commands of the page; each cell adds its versions and its base image.
+        target = replace(table.request.target, base_image=None)
+        bare = replace(table.request, target=target, requirements=(), preinstalled=None)
         return {
             "columns": [
                 {"name": column.name, "requirements": [item.text for item in column.requirements]}
                 for column in table.columns
             ],
             "limits": [requirement.text for requirement in table.limits],
-            "options": _options_of(table.request),
+            "options": list(request_arguments(bare)),
             "groups": [value for _, value in self._groups.values()],
             "facts": [value for _, value in self._facts.values()],
             "cells": [value for _, value in self._cells.values()],
@@ -247,7 +247,8 @@ class TableData:
         if pick is None:
             return _number(self._cells, cell.refused, {"text": cell.refused, "state": "impossible"})
         state = self._state(row, pick)
-        facts = [self._fact(fact.text, fact.status, fact.source, fact.note) for fact in pick.facts]
+        texts = [(fact.text, fact.status, fact.source, fact.note) for fact in pick.facts]
+        facts = [_number(self._facts, fact, list(fact)) for fact in texts]
         document = {
             "name": pick.name,
             "text": cell.version,
@@ -258,9 +259,6 @@ class TableData:
         }
         key = (pick.name, pick.key, pick.origin, pick.support, state, tuple(fact.text for fact in pick.facts))
         return _number(self._cells, key, document)
-
-    def _fact(self, *texts: str) -> int:
-        return _number(self._facts, texts, list(texts))
 
     def _state(self, row: TableRow, pick: Distribution) -> str:
         if pick.origin in {"base-image", "preinstalled"}:
@@ -302,9 +300,3 @@ def subtitle_of(table: Table) -> str:
     parts += [f"only {', '.join(requirement.text for requirement in table.limits)}"] if table.limits else []
     facts = sum(1 for _ in table.catalog.rows())
     return f"{'; '.join(parts)}; from {facts} facts."
-
-
-def _options_of(request: Request) -> list[str]:
-    """Return the options of all commands of the page; each cell adds its versions and its base image."""
-    target = replace(request.target, base_image=None)
-    return list(request_arguments(replace(request, target=target, requirements=(), preinstalled=None)))

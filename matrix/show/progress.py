@@ -229,13 +229,18 @@ class Display:
         """Show a task during a ``with`` block; a thread keeps the elapsed time up to date."""
         self.progress(name, **(change | {"state": "running"}))
         self.tasks.rows[name].is_listed = False
-        self._start_ticking()
+        self._ticking += 1
+        if self._ticking == 1 and self._stream is not None:  # else nothing is shown
+            self._stop = threading.Event()
+            threading.Thread(target=self._tick_until, args=[self._stop], daemon=True).start()
         state: Phase = "failed"
         try:
             yield
             state = "done"
         finally:
-            self._stop_ticking()
+            self._ticking -= 1
+            if not self._ticking:
+                self._stop.set()
             self.progress(name, state=state)
 
     def message(self, kind: str, message: str, hint: str = "") -> bool:  # noqa: ARG002
@@ -269,17 +274,6 @@ class Display:
     def _show_time(self) -> None: ...
 
     def _erase(self) -> None: ...
-
-    def _start_ticking(self) -> None:
-        self._ticking += 1
-        if self._ticking == 1 and self._stream is not None:  # else nothing is shown
-            self._stop = threading.Event()
-            threading.Thread(target=self._tick_until, args=[self._stop], daemon=True).start()
-
-    def _stop_ticking(self) -> None:
-        self._ticking -= 1
-        if not self._ticking:
-            self._stop.set()
 
     def _tick_until(self, stop: threading.Event) -> None:
         while not stop.wait(_TICK):

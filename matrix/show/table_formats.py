@@ -65,10 +65,10 @@ class TableDocument(JsonDocument, kw_only=True):
 
     def _repr_html_(self) -> str:
         head = ("image", "ROCm", "torch", "Python", *self.columns)
-        rows = [
-            (row.base_image, row.rocm, row.torch, row.python, *map(_cell_text, row.cells.values()))
-            for row in self.rows
-        ]
+        rows = []
+        for row in self.rows:
+            cells = (cell.version or f"- {cell.refused}" for cell in row.cells.values())
+            rows.append((row.base_image, row.rocm, row.torch, row.python, *cells))
         return html_table(f"{self.target.site} on {self.target.date}", [head, *rows])
 
 
@@ -188,13 +188,9 @@ def to_text(table: Table, rows: Sequence[TableRow], screen: Screen) -> Iterator[
             yield "\n" + _aligned(block, screen)
 
 
-def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(len, column)) for column in zip(*lines, strict=True)]
-
-
 def _fold(lines: Sequence[Sequence[str]], room: float) -> Iterator[list[list[str]]]:
     """Yield tables with the first column and as many others as fit side by side."""
-    first, *others = _widths(lines)
+    first, *others = [max(map(len, column)) for column in zip(*lines, strict=True)]
     start, used = 0, first
     for number, width in enumerate(others):
         used += len(_GAP) + width
@@ -271,10 +267,6 @@ def _documents(table: Table, rows: Iterable[TableRow]) -> Iterator[RowDocument]:
                 verdict=row.verdict,
                 cells=cells,
             )
-
-
-def _cell_text(cell: CellDocument) -> str:
-    return cell.version or f"- {cell.refused}"
 
 
 def _json(document: msgspec.Struct) -> str:

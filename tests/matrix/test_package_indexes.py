@@ -189,7 +189,7 @@ def test_conflict_names_index_with_other_releases_and_suggestions_repeat_the_str
     assert main(["resolve", "web==1.0", "--backend", "cpu", "--python", "3.12", *order]) == 1
     output = capsys.readouterr()
     assert f"{public} has other releases of core" in output.out + output.err
-    assert "with the releases of all indexes" in output.out
+    assert "--index-strategy unsafe-best-match considers all indexes" in output.out + output.err
     strategy = ["--index-strategy", "unsafe-best-match"]
     assert resolved("web", *order, *strategy) == {"web": "1.0", "core": "2.0"}
     capsys.readouterr()

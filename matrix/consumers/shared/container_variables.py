@@ -17,19 +17,18 @@ if TYPE_CHECKING:
 
 VISIBLE = (PurePath("/tmp"), PurePath("/var/tmp"))  # noqa: S108
 """The only directories of this machine that are visible in a container while cotainr builds it."""
-_BINDING = ("SINGULARITY_BIND", "SINGULARITY_BINDPATH", "APPTAINER_BIND", "APPTAINER_BINDPATH")
-_PATHS = "pip treats packages found there as installed, so they would be missing from the image"
-_ELSEWHERE = "pip would not install into the environment of the image"
-DISTURBING = {
-    **dict.fromkeys(_BINDING, "the build would fail: it has no mount points for the binds of site modules"),
-    **dict.fromkeys(("PYTHONPATH", "APPTAINERENV_PYTHONPATH", "SINGULARITYENV_PYTHONPATH"), _PATHS),
-    "PYTHONHOME": "it names the standard library of another Python",
-    **dict.fromkeys(("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_PYTHON"), _ELSEWHERE),
-    "PIP_REQUIRE_VIRTUALENV": "pip would refuse to install into a conda environment",
-    "PIP_DRY_RUN": "pip would install nothing",
-    **dict.fromkeys(("APPTAINER_CLEANENV", "SINGULARITY_CLEANENV"), "pip would not find the index"),
-}
-"""Variables to unset, with the reason."""
+DISTURBING = (
+    # Site modules bind paths for which an image that is built has no mount points.
+    *("SINGULARITY_BIND", "SINGULARITY_BINDPATH", "APPTAINER_BIND", "APPTAINER_BINDPATH"),
+    # pip treats packages found there as installed, so they would be missing from the image.
+    *("PYTHONPATH", "APPTAINERENV_PYTHONPATH", "SINGULARITYENV_PYTHONPATH"),
+    "PYTHONHOME",  # the standard library of another Python
+    # pip would install elsewhere than into the environment of the image, or nothing.
+    *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_PYTHON"),
+    *("PIP_REQUIRE_VIRTUALENV", "PIP_DRY_RUN"),
+    *("APPTAINER_CLEANENV", "SINGULARITY_CLEANENV"),  # pip would not find the index
+)
+"""Variables to unset."""
 LIMITING = ("PIP_CONSTRAINT", "PIP_FIND_LINKS", "PIP_NO_BUILD_ISOLATION", "PIP_NO_INDEX")
 """Variables that change what pip installs, and that a user may need."""
 REFERENCE = re.compile(r"\$\{(\w+)\}")

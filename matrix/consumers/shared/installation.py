@@ -156,7 +156,11 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
         rocm-bootstrap.
         """
         targets = self.lock.target.gfx
-        if not targets or not any(map(_installs_rocm, self.installed)):
+        of_rocm = (
+            is_rocm_package(pick.name) or any(extra.startswith("device-") for extra in pick.extras)
+            for pick in self.installed
+        )
+        if not targets or not any(of_rocm):
             return {}
         return {"ROCM_SDK_TARGET_FAMILY": targets[0], "ROCM_BOOTSTRAP_FORCE_GFX_ARCH": ",".join(targets)}
 
@@ -296,10 +300,6 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
 def index_of(pick: Distribution) -> str:
     """Return the URL of the index of a published distribution; empty for PyPI, the default of pip and uv."""
     return "" if pick.index.rstrip("/") == public_index().rstrip("/") else pick.index
-
-
-def _installs_rocm(pick: Distribution) -> bool:
-    return is_rocm_package(pick.name) or any(extra.startswith("device-") for extra in pick.extras)
 
 
 def pin(pick: Distribution) -> str:
