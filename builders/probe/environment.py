@@ -161,7 +161,8 @@ def _pins(reply: EnvironmentReply, lock: Resolution | None, rebuild: str) -> Ite
     python = lock.version_of("python")
     if python and reply.python and minor(python) != minor(reply.python):
         message = f"Python is {reply.python} ({reply.executable}); the lock is for {python}."
-        yield Finding("verify-python", "error", message, f"Name another Python with --python. {rebuild}")
+        fix = f"Name the environment that is meant: `matrix check ENV --run`. {rebuild}"
+        yield Finding("verify-python", "error", message, fix)
     installed, right = reply.installed, 0
     for pick in lock.distributions:
         dist = installed.get(normalize_name(pick.name))
@@ -212,7 +213,7 @@ def _files(
         elif pick.origin == "build" and name not in in_index:
             unknown.append(pick.name)
     if unknown:
-        message = f"Wheels are not judged, because the index does not have them: {', '.join(unknown)}."
+        message = f"Wheels are not judged, because the index has none or several of each: {', '.join(unknown)}."
         yield Finding("verify-wheels-not-judged", "warning", message, "Name their index with --index DIR.")
 
 
