@@ -213,7 +213,7 @@ def _files(
         elif pick.origin == "build" and name not in in_index:
             unknown.append(pick.name)
     if unknown:
-        message = f"Wheels are not judged, because the index has none or several of each: {', '.join(unknown)}."
+        message = f"Wheels are not judged: the index has none or several of each: {', '.join(unknown)}."
         yield Finding("verify-wheels-not-judged", "warning", message, "Name their index with --index DIR.")
 
 
