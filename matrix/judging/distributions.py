@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from builders.installed.checks import driver_findings, known_bad_findings
+from matrix.judging.target import TORCH_FAMILY
 from matrix.judging.verdict import JudgedItem
+from matrix.reading.requirements import finding
 from resolver.answers.resolve import resolve
 from resolver.compiling.names import replacement
 from resolver.errors import MatrixError
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from resolver.facts.schema import ProvenSet
     from resolver.model import Target
 
-TORCH_FAMILY = ("torch", "torchvision", "torchaudio")
 CONDA_RUNTIME = {
     "c-compiler", "cmake", "compilers", "cxx-compiler", "fortran-compiler", "gcc", "gfortran", "git", "gxx",
     "libgcc", "libgcc-ng", "libgomp", "libstdcxx", "libstdcxx-ng", "make", "ninja", "pip", "pkg-config",
@@ -42,6 +43,7 @@ _TORCH_LABEL = re.compile(r"torch(\d+(?:\.\d+)*)")
 _GFX_LABEL = re.compile(r"gfx[0-9a-f]+")
 _CUDA_LABEL = re.compile(r"(?:^|[a-z0-9.]*?[0-9.])cu\d{2,3}(?!\d)")
 """A label such as ``cu128``, ``pt21cu121`` (PyG) or ``torch2.4.cu12``, but not ``cpu``."""
+RESOLVE = "`matrix resolve torch` for the same site or base image lists versions that fit."
 _CUDA_BUILD = re.compile(r"cuda|cu\d{2,}")
 _ROCM_TRITONS = tuple(name for name in TRITON_NAMES if name != "triton")
 
@@ -221,6 +223,15 @@ def of_label(
     ]
     found = (row[1:] for row in cases if row[0])
     return next(found, None) or ("", *of_commit(item, versions, expected))
+
+
+def check_rocm(item: Item, rocm: str, expected: ExpectedTarget, subject: str) -> Iterator[Finding]:
+    """Report an image, an index or a distribution that is for a ROCm that does not fit."""
+    fit = expected.fit(rocm) if expected.backend == "rocm" else "does-not-fit"
+    why = expected.why(rocm) if expected.backend == "rocm" else f"{expected.against} is for the CPU"
+    if fit != "fits":
+        rule = "driver-risk" if fit == "own-risk" else "other-rocm"
+        yield finding(rule, item, f"{subject} is for ROCm {rocm}, and {why}.", fix=RESOLVE)
 
 
 def of_commit(item: Item, versions: Mapping[str, str], expected: ExpectedTarget) -> tuple[Verdict, str]:

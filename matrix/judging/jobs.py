@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from matrix.judging.distributions import check_rocm
 from matrix.reading.requirements import finding_at
 from resolver.compiling.names import image_for_cuda
 from resolver.errors import closest_names
@@ -94,11 +95,8 @@ def check_images(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding
             message = f"{row.name if row else item.url} is no image of {target.site} since {last.until}."
             fix = "`matrix resolve` names an image of the site."
             yield finding_at("job-image", item.line, item.url, f"{message} [{last.source}]", fix=fix)
-        if rocm and expected.backend == "rocm" and (fit := expected.fit(rocm)) != "fits":
-            message = f"The image has ROCm {rocm}, and {expected.why(rocm)}."
-            yield finding_at(
-                "driver-risk" if fit == "own-risk" else "other-rocm", item.line, item.url, message
-            )
+        if rocm and expected.backend == "rocm":
+            yield from check_rocm(item, rocm, expected, "The image")
 
 
 def _check_variables(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 
 from builders.constants import MOUNT_POINT, MOUNTED_INDEX
 from builders.network.urls import is_flat_listing
+from matrix.judging.target import TORCH_FAMILY
 from matrix.reading.conda_file import conda_name, is_pip_line
 from matrix.reading.items import CONDA
 from matrix.reading.pip_line import (
@@ -47,7 +48,6 @@ _ISOLATION = re.compile(r"build.isolation")
 _VISIBLE = ("/tmp/", "/var/tmp/", "/mnt/", "/srv/", "/media/")  # noqa: S108
 """Directories that are visible in cotainr's container, and directories in base images to bind to."""
 _PATH_OPTIONS = (*INDEX_OPTIONS, "--find-links", "--constraint", "--requirement")
-_CONDA_TORCH = {"torch", "pytorch", "pytorch-gpu", "torchvision", "torchaudio"}
 _ROCM_CHANNEL = "rock-the-conda"
 """A channel that has torch for ROCm. Source: gbionics/rock-the-conda@6fee664:README.md, and
 https://github.com/conda-forge/conda-forge.github.io/issues/1923 (2026-07-13)."""
@@ -402,13 +402,9 @@ def check_conda(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]
             continue
         key = conda_name(entry.text)
         entries.setdefault(key, entry)
-        if key in _CONDA_TORCH and with_rocm:
-            continue
-        if key in _CONDA_TORCH and expected.backend == "rocm":
-            message = "conda-forge has torch for CUDA and for the CPU, but not for ROCm."
-            fix = "Put torch into the pip section, with its ROCm label."
-            yield finding("conda-torch", entry, message, fix=fix)
-        elif expected.backend == "rocm" and (row := replacement(expected.catalog, key, conda=True)):
+        known = "pytorch" if key == "torch" else key  # as conda calls it
+        row = replacement(expected.catalog, known, conda=True) if expected.backend == "rocm" else None
+        if row and not (with_rocm and {*row.by} <= {*TORCH_FAMILY}):
             message = f"AMD GPUs cannot use conda's {key}. {row.note}".rstrip()
             fix = f"Put {', '.join(row.by)} into the pip section." if row.by else ""
             yield finding("conda-torch", entry, message, fix=fix)

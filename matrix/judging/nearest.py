@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from builders.findings import Finding
 from matrix.api import package_indexes, resolve_settings
 from matrix.input.request import make_request
-from matrix.judging.distributions import TORCH_FAMILY, judge_items, of_commit, of_origin
+from matrix.judging.distributions import judge_items, of_commit, of_origin
 from matrix.judging.packages import built_here, torch_index
 from matrix.judging.repair import Change, changed_versions, nearest, replaced
-from matrix.judging.target import Verdict, expect_request
+from matrix.judging.target import TORCH_FAMILY, Verdict, expect_request
 from matrix.judging.verdict import JudgedItem, Judgement
 from matrix.reading.items import Item
 from matrix.reading.pip_line import counts_on_linux

@@ -16,8 +16,8 @@ from builders.index import Index
 from builders.machine.host import glibc_version, missing_python
 from builders.network.urls import public_index
 from builders.pyproject import FILE
-from matrix.judging.distributions import TORCH_FAMILY, of_label, rocm_of
-from matrix.judging.target import released_with
+from matrix.judging.distributions import RESOLVE, check_rocm, of_label, rocm_of
+from matrix.judging.target import TORCH_FAMILY, released_with
 from matrix.reading.items import Item
 from matrix.reading.pip_line import file_version, url_path
 from matrix.reading.requirements import finding, finding_at
@@ -48,7 +48,6 @@ _KEPT = "pip keeps the image's version if it meets this requirement, and else in
 _SWITCH = re.compile(r"(^|_)(HIP|ROCM|USE|FORCE|WITH)(_|$)")
 """In the name of a variable that chooses what a build is for."""
 _CUPY_ROCM = re.compile(r"cupy-rocm-(\d+)-(\d+)")
-_RESOLVE = "`matrix resolve torch` for the same site or base image lists versions that fit."
 _BUILD = "Build a wheel with `matrix build-wheels` and pin it with its label."
 _ROCM_INDEX = "ROCm's pip packages are on AMD's indexes. `matrix env` writes a file with the right one."
 _BOOTSTRAP = "rocm-bootstrap"
@@ -136,7 +135,7 @@ def check_indexes(reading: Reading, expected: ExpectedTarget) -> Iterator[Findin
             corrected = [entry.text.replace(kind, f"rocm{expected.rocm[-1]}")] if expected.rocm else []
             yield finding("cuda-torch", entry, message, corrected=corrected)
         elif kind.startswith("rocm") and not pinned:
-            yield from _check_rocm(entry, rocm_of(kind), expected, "The torch of this index")
+            yield from check_rocm(entry, rocm_of(kind), expected, "The torch of this index")
     replacing = indexes.replacing
     if replacing is not None and any(torch_index(url) for url in replacing.pip.values("--index-url")):
         names = [entry.pip.name for entry in reading.pip_lines if entry.pip.requirement]
@@ -184,7 +183,7 @@ def check_torch(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]
         elif line.name in TORCH_FAMILY:
             yield from _check_family(reading, entry, expected, indexes)
         elif release := _CUPY_ROCM.fullmatch(line.name):
-            yield from _check_rocm(entry, f"{release[1]}.{release[2]}", expected)
+            yield from check_rocm(entry, f"{release[1]}.{release[2]}", expected, line.name)
 
 
 def _check_label(entry: Item, versions: Mapping[str, str], expected: ExpectedTarget) -> Iterator[Finding]:
@@ -200,7 +199,7 @@ def _check_label(entry: Item, versions: Mapping[str, str], expected: ExpectedTar
     fitting = expected.fitting(line.name, line.public) if is_of_torch and not line.location else []
     corrected = [line.with_pin(released_with(row, line.name)) for row in fitting[:1]]
     corrected = corrected if verdict == "does-not-fit" else []
-    fix = "" if corrected or verdict == "own-risk" else _RESOLVE if is_of_torch else _PIN
+    fix = "" if corrected or verdict == "own-risk" else RESOLVE if is_of_torch else _PIN
     yield finding(rule, entry, f"{evidence[:1].upper()}{evidence[1:]}.", corrected=corrected, fix=fix)
 
 
@@ -234,17 +233,6 @@ def _triton_of_torch(reading: Reading, expected: ExpectedTarget) -> str:
     return required_name(rows[0].triton) if rows else ""
 
 
-def _check_rocm(entry: Item, rocm: str, expected: ExpectedTarget, subject: str = "") -> Iterator[Finding]:
-    fit = expected.fit(rocm) if expected.backend == "rocm" else "does-not-fit"
-    subject = subject or entry.pip.name
-    if fit == "own-risk":
-        yield finding("driver-risk", entry, f"{subject} is for ROCm {rocm}, and {expected.why(rocm)}.")
-    elif fit == "does-not-fit":
-        because = expected.because or f"{expected.against} is for the CPU"
-        message = f"{subject} is for ROCm {rocm}, and {because}. pip installs it, and it fails at run time."
-        yield finding("other-rocm", entry, message, fix=_RESOLVE)
-
-
 def _check_family(
     reading: Reading, entry: Item, expected: ExpectedTarget, indexes: Indexes
 ) -> Iterator[Finding]:
@@ -256,7 +244,7 @@ def _check_family(
         if indexes.any:
             source = f"PyTorch's index or PyPI, whichever is newer; PyPI's {line.name} is built for CUDA"
         message = f"Without an exact version, {line.name} comes from {source}."
-        yield finding("unpinned-torch", entry, message, fix=_RESOLVE)
+        yield finding("unpinned-torch", entry, message, fix=RESOLVE)
     elif not line.local:
         yield from _check_unlabelled(entry, expected, indexes)
     elif line.name == "torch" and not (line.local.startswith("cu") and expected.backend == "rocm"):
@@ -285,7 +273,7 @@ def _check_unlabelled(entry: Item, expected: ExpectedTarget, indexes: Indexes) -
         if not (indexed and indexes.only_torch(entry)):
             yield finding("unlabelled-torch", entry, message, corrected=corrected, fixable=certain)
         if indexed and indexed[0] not in fitting and indexed[0].rocm:
-            yield from _check_rocm(entry, minor(indexed[0].rocm), expected)
+            yield from check_rocm(entry, minor(indexed[0].rocm), expected, line.name)
         return
     message = (
         f"No index of the file has {line.name} for {backend}: pip takes PyPI's, which is built for CUDA."
@@ -293,7 +281,7 @@ def _check_unlabelled(entry: Item, expected: ExpectedTarget, indexes: Indexes) -
     if candidates and line.name == "torch":
         corrected = [f"--extra-index-url {candidates[0].index}", *corrected]
     yield finding(
-        "cuda-torch", entry, message, corrected=corrected, fix="" if len(corrected) > 1 else _RESOLVE
+        "cuda-torch", entry, message, corrected=corrected, fix="" if len(corrected) > 1 else RESOLVE
     )
 
 
