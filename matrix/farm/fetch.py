@@ -344,12 +344,12 @@ def _fetch_build_requirements(
     Every sdist is built in a separate environment, so its requirements are resolved separately. Distributions
     of the lock are not fetched again. Those that a build backend requests only when it runs are unknown.
     """
-    lock, result = context.lock, FetchResult()
-    picks: dict[str, Distribution] = {}
+    lock, result, left, seen = context.lock, FetchResult(), [*sdists], set[str]()
     locked = {pick.name: pick.version for pick in lock.picks}
     target = replace(lock.target, backend="cpu", gfx=(), driver=None, rocm=None, base_image=None)
     indexes = package_indexes(context.settings, context.inputs, context.console)
-    for sdist in sdists:
+    while left:
+        sdist = left.pop()
         try:
             needed = [
                 one
@@ -369,8 +369,11 @@ def _fetch_build_requirements(
                 f"{error.message.rstrip('.')}. Add them with `pip download`."
             )
             continue
-        picks |= {str(pick): pick for pick in answer.distributions if pick.files}
-    result += fetch([*picks.values()])
+        picks = [pick for pick in answer.distributions if pick.files and str(pick) not in seen]
+        seen |= set(map(str, picks))
+        fetched = fetch(picks)
+        left += [item for item in fetched.sources if not item.path.endswith(".whl")]
+        result += fetched
     return result
 
 

@@ -77,14 +77,24 @@ def changed(name: str, **fields: Any) -> Resolution:
     return write(replace(lock, picks=picks))
 
 
+def sdist(folder: Path, name: str, version: str, *requires: str) -> Path:
+    """Write an sdist with build requirements."""
+    path = folder / f"{name}-{version}.tar.gz"
+    texts = {
+        "pyproject.toml": f"[build-system]\nrequires = {list(requires)}\n",
+        "PKG-INFO": f"Metadata-Version: 2.2\nName: {name}\nVersion: {version}\n",
+    }
+    with tarfile.open(path, "w:gz") as archive:
+        for file, text in texts.items():
+            member = tarfile.TarInfo(f"{name}-{version}/{file}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return path
+
+
 def add_sdist(work: Path, *requires: str) -> None:
     """Add a distribution that has no wheel, with build requirements."""
-    path = work / "files" / "docopt-0.6.2.tar.gz"
-    text = f"[build-system]\nrequires = {list(requires)}\n".encode()
-    with tarfile.open(path, "w:gz") as archive:
-        member = tarfile.TarInfo("docopt-0.6.2/pyproject.toml")
-        member.size = len(text)
-        archive.addfile(member, io.BytesIO(text))
+    path = sdist(work / "files", "docopt", "0.6.2", *requires)
     lock = read_lock(Path("matrix.lock"))
     write(replace(lock, picks=(*lock.picks, locked_pick("docopt", "0.6.2", local_file(path)))))
 
@@ -341,9 +351,10 @@ def test_wheelhouse_has_what_sdists_are_built_with(
     for version in ("1.0", "2.0"):
         tiny_wheel(offered, "maker", version, requires=["helper"])
     tiny_wheel(offered, "helper", "1.0")
+    sdist(offered, "tool", "1.0", "maker<2")  # it is built before docopt is
     monkeypatch.setenv("PIP_FIND_LINKS", str(offered))
-    add_sdist(work, "maker<2", "sympy")
-    built_with = {"maker-1.0-py3-none-any.whl", "helper-1.0-py3-none-any.whl"}
+    add_sdist(work, "tool", "sympy")
+    built_with = {"tool-1.0.tar.gz", "maker-1.0-py3-none-any.whl", "helper-1.0-py3-none-any.whl"}
     names = {path.name for path in fill(work).iterdir()}
     assert built_with < names
     assert "maker-2.0-py3-none-any.whl" not in names
