@@ -132,6 +132,7 @@ def is_plain(version: str) -> bool:
     return len(version) < _LONG and _PLAIN.fullmatch(version) is not None
 
 
+@cache
 def _local_label(version: str) -> str | None:
     return Version(version).local if "+" in version else None
 

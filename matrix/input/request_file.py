@@ -33,14 +33,13 @@ def store_request(settings: Settings) -> bool:
     settings, stored = without_logins(settings), read_settings()
     path = in_project(REQUEST_FILE)
     given = {
-        field.name: value
-        for field in msgspec.structs.fields(Settings)
-        if field.name not in _NOT_STORED
-        and (value := getattr(settings, field.name)) != getattr(stored, field.name)
+        name: value
+        for name in Settings.__struct_fields__
+        if name not in _NOT_STORED and (value := getattr(settings, name)) != getattr(stored, name)
     }
     if not given:
         return False
-    names = {field.name: field.encode_name for field in msgspec.structs.fields(Settings)}
+    names = dict(zip(Settings.__struct_fields__, Settings.__struct_encode_fields__, strict=True))
     changes = {names[name]: value for name, value in seen_from(given, Path(), path.parent).items()}
     if path.exists():
         text = _edited(path, changes)

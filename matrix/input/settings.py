@@ -178,7 +178,7 @@ def read_file(path: Path, *, of_user: bool = False) -> dict[str, Any]:
         if isinstance(error, UnicodeDecodeError):
             msg, hint = f"Cannot read {path}: it is not UTF-8 text.", "Save it as UTF-8."
         raise UsageError(msg, hint=hint) from None
-    fields = {field.encode_name: field.name for field in msgspec.structs.fields(Settings)}
+    fields = dict(zip(Settings.__struct_encode_fields__, Settings.__struct_fields__, strict=True))
     for key in data:
         if key not in fields:
             msg = f"{path}{_line(text, key)}: unknown key {key!r}."
@@ -261,9 +261,9 @@ def _wanted(key: str, value: object) -> tuple[str, str]:
 def options_of(args: argparse.Namespace) -> dict[str, Any]:
     """Return the settings that the options of a command give."""
     return {
-        field.name: tuple(value) if field.name == "upgrade" else value
-        for field in msgspec.structs.fields(Settings)
-        if (value := getattr(args, field.name, None)) not in (None, [], False, "")
+        name: tuple(value) if name == "upgrade" else value
+        for name in Settings.__struct_fields__
+        if (value := getattr(args, name, None)) not in (None, [], False, "")
     }
 
 

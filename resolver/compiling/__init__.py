@@ -6,19 +6,20 @@ does not distinguish between drivers, wheels and images.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from resolver.compiling.distributions import compile_packages, compile_torch
+from resolver.compiling.distributions import compile_packages, compile_torch, torch_rows
 from resolver.compiling.known_bad import AVOIDED, compile_known_bad
 from resolver.compiling.platform import add_libstdcxx, compile_platform
 from resolver.compiling.preinstalled import compile_preinstalled
 from resolver.compiling.problem import Problem, Relation
 from resolver.compiling.problem_builder import ProblemBuilder, reachable
 from resolver.compiling.request import compile_request, demand_limits
-from resolver.requirements import PAIRED_WITH_TORCH
+from resolver.requirements import PAIRED_WITH_TORCH, TRITON_NAMES
 
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from resolver.model import Request
     from resolver.providers import Provider
 
-_MOST_PLATFORMS = 16
+_MOST_PLATFORMS = 32
 
 
 def compile_problem(
@@ -61,13 +62,22 @@ def start_problem(
     builder = ProblemBuilder(
         catalog, request, also=also, keep=keep, open_world=open_world, apart=apart, providers=providers
     )
-    if request.preinstalled is None:
-        builder.begin_with(_platform(catalog, request, keep or {}))
+    target = (replace(request, requirements=(), constraints=(), overrides=()), *(keep or {}).items())
+    needs_libstdcxx = builder.is_required("libstdcxx")
+
+    def compile_with_torch() -> None:
+        _compile_once(builder, target, partial(compile_platform, builder))
+        if needs_libstdcxx:
+            add_libstdcxx(builder)
+        compile_torch(builder)
+
+    names = ("torch", *TRITON_NAMES, *PAIRED_WITH_TORCH)
+    if any(provider.candidates(name) for name in names for provider in providers):
+        compile_with_torch()
     else:
-        compile_platform(builder)
-    if builder.is_required("libstdcxx"):
-        add_libstdcxx(builder)
-    compile_torch(builder)
+        paired = builder.reachable & {*PAIRED_WITH_TORCH}
+        of_torch = (needs_libstdcxx, len(torch_rows(builder)), paired)
+        _compile_once(builder, (*target, *of_torch), compile_with_torch)
     compile_packages(builder)
     compile_known_bad(builder)
     compile_request(builder)
@@ -75,18 +85,18 @@ def start_problem(
     return builder
 
 
-def _platform(catalog: Catalog, request: Request, keep: Mapping[str, str]) -> ProblemBuilder:
-    """Compile the platform once for all requests of a target: one check solves many."""
-    bare = replace(request, requirements=(), constraints=(), overrides=())
-    key = (bare, *keep.items())
-    platform: ProblemBuilder | None = catalog.platforms.get(key)
-    if platform is None:
-        platform = ProblemBuilder(catalog, bare, keep=keep)
-        compile_platform(platform)
-        if len(catalog.platforms) == _MOST_PLATFORMS:
-            catalog.platforms.clear()
-        catalog.platforms[key] = platform
-    return platform
+def _compile_once(builder: ProblemBuilder, key: object, compile_part: Callable[[], None]) -> None:
+    """Compile a part once for all requests of a target: one check solves many."""
+    known = builder.catalog.platforms
+    if builder.request.preinstalled is not None:
+        compile_part()
+    elif key in known:
+        builder.begin_with(known[key])
+    else:
+        compile_part()
+        if len(known) >= _MOST_PLATFORMS:
+            known.clear()
+        known[key] = builder.compiled()
 
 
 def add_distributions(builder: ProblemBuilder, names: Collection[str]) -> None:

@@ -54,7 +54,7 @@ PYTORCH = "https://download.pytorch.org/"
 
 def compile_torch(builder: ProblemBuilder) -> None:
     """Add torch, its triton, torchvision and torchaudio, and the relations between them."""
-    rows = _torch_rows(builder)
+    rows = torch_rows(builder)
     torches = [
         Candidate("torch", row.version, "distribution", "published", fact, index=row.index)
         for row in rows
@@ -97,7 +97,7 @@ def compile_torch(builder: ProblemBuilder) -> None:
     exclude_later_releases(builder, "torch")
 
 
-def _torch_rows(builder: ProblemBuilder) -> list[schema.Torch]:
+def torch_rows(builder: ProblemBuilder) -> list[schema.Torch]:
     """Return the wheels for the target's backend, so that explanations do not mention other wheels.
 
     Return all wheels if the request names only wheels of another backend, or if such a wheel is installed.

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from resolver.model import Candidate, Request, Requirement, Target
     from resolver.providers import Provider
 
+    _Compiled = tuple[dict[str, Variable], list[Relation], dict[str, tuple[str, dict[int, int]]], int]
+
 
 class ProblemBuilder:
     """Variables, demands and relations of a problem.
@@ -99,13 +101,14 @@ class ProblemBuilder:
         self.default_images = 0
         self._installed: dict[str, list[InstalledVersion]] = {}
 
-    def begin_with(self, platform: ProblemBuilder) -> None:
-        """Take over what is compiled of a platform; the other builder stays as it is."""
-        self.variables = {**platform.variables}
-        self._relations = [*platform._relations]
-        self.preferences = {**platform.preferences}
-        self.default_images = platform.default_images
-        self._installed = {**platform._installed}
+    def compiled(self) -> _Compiled:
+        """Return what is compiled so far, without demands, for `begin_with`."""
+        return {**self.variables}, [*self._relations], {**self.preferences}, self.default_images
+
+    def begin_with(self, compiled: _Compiled) -> None:
+        """Take over what another builder has compiled, in place of what this one has."""
+        variables, relations, preferences, self.default_images = compiled
+        self.variables, self._relations, self.preferences = {**variables}, [*relations], {**preferences}
 
     def reach(self, names: Iterable[str]) -> None:
         """Make more distributions reachable, with their requirements."""
