@@ -325,8 +325,8 @@ def parse_specifier(text: str) -> Specifier:
     specifier = specifier_or_none(text) if len(text) <= _LONGEST else None
     if specifier is None:
         msg = f"{shorten(typed)!r} is not a valid version specifier."
-        version = re.search(r"\d+(?:\.\d+)+", typed)  # of 3.12.x, ROCm6.4
-        meant = f"Write {version[0]}, or a" if version and len(typed) <= _LONGEST else "Write a version, or a"
+        version = re.search(r"\d+(?:\.\d+)+", typed if len(typed) <= _LONGEST else "")  # of 3.12.x, ROCm6.4
+        meant = f"Write {version[0]}, or a" if version else "Write a version, or a"
         raise UsageError(msg, hint=f"{meant} range as in PEP 440, such as ==6.2.* or >=2.4,<3.")
     return specifier
 

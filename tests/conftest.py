@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import pickle
 import signal
 import socketserver
 import stat
+import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,9 +21,16 @@ from hypothesis import HealthCheck, settings
 from wheel.wheelfile import WheelFile
 
 from builders.containers import runtime, sandbox
+from builders.containers.runtime import HostRuntime, Runtime
+from builders.environments import python as python_environments
 from builders.installed import checks
+from builders.installed import reading as installed_reading
+from builders.machine import host
+from builders.machine.limited import limited
 from matrix.input import settings as command_settings
 from matrix.input.settings import Settings, overlays
+from matrix.reading import recognise
+from resolver import compiling
 from resolver.consequences import Side
 from resolver.consequences.questions import driver_states
 from resolver.facts import catalog as catalog_module
@@ -91,6 +100,7 @@ def _load_of_commands_once(settings: Settings) -> Catalog:
 _load, _load_catalog = catalog_module.load, command_settings.load_catalog
 _load_shipped = functools.cache(_load)
 catalog_module.load, command_settings.load_catalog = _load_once, _load_of_commands_once
+compiling._MOST_PLATFORMS = 128  # a command has few targets, the tests have many
 
 _compared: dict[tuple[str, str], Any] = {}
 
@@ -106,6 +116,59 @@ def _compare_drivers_once(side: Side, rocm: str) -> Any:
 
 
 checks.driver_states = _compare_drivers_once  # type: ignore[attr-defined]
+
+
+def _read_here(read: Callable[[], Any], what: str, seconds: int) -> Any:  # noqa: ARG001  as `limited`
+    """Return what `limited` returns, or raise the same error, without a child.
+
+    To fork the process of the tests, which is large, takes longer than most files take to read.
+    """
+    try:
+        result = read()
+    except Exception as error:  # noqa: BLE001  as `limited`
+        raise pickle.loads(pickle.dumps(error)) from None
+    return pickle.loads(pickle.dumps(result))
+
+
+_try_python = python_environments._try
+
+
+@functools.cache
+def _try_own_python(*arguments: Any) -> Any:
+    return _try_python(HostRuntime(), *arguments)
+
+
+def _try_once(runtime: Runtime, path: Path, *arguments: Any) -> Any:
+    """Ask the Python that runs the tests only once what it is."""
+    if runtime.image is None and path == Path(sys._base_executable):  # type: ignore[attr-defined]
+        return _try_own_python(path, *arguments)
+    return _try_python(runtime, path, *arguments)
+
+
+_ask = host._output_of
+_ask_system = functools.cache(lambda command: _ask([*command]))
+
+
+def _ask_once(command: list[str]) -> str:
+    """Ask each compiler of the system only once what it is."""
+    is_compiler = command[1:] in (["--version"], ["-show"])
+    is_of_system = is_compiler and os.path.realpath(command[0]).startswith("/usr/")
+    return _ask_system((*command,)) if is_of_system else _ask(command)
+
+
+_SHORTCUTS: list[tuple[Any, str, Any, Any]] = [
+    (installed_reading, "limited", limited, _read_here),
+    (recognise, "limited", limited, _read_here),
+    (python_environments, "_try", _try_python, _try_once),
+    (host, "_output_of", _ask, _ask_once),
+]
+"""Functions that start processes, and those that most tests have in their place."""
+
+
+@pytest.fixture
+def no_shortcuts() -> None:
+    """Start processes to read files of strangers and to ask about this machine, as the program does."""
+    assert all(getattr(module, name) is usual for module, name, usual, _ in _SHORTCUTS)
 
 
 _activate = socketserver.TCPServer.server_activate
@@ -156,8 +219,12 @@ _own_environment = {name: os.environ.get(name) for name in _ALONE}
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Set the environment of the test before fixtures of any scope are created."""
     before, after = _own_environment, _ALONE
-    if item.get_closest_marker("integration"):
+    is_whole = item.get_closest_marker("integration") is not None
+    if is_whole:
         before, after = after, before
+    is_whole |= "no_shortcuts" in item.fixturenames  # type: ignore[attr-defined]
+    for module, function, usual, shortcut in _SHORTCUTS:
+        setattr(module, function, usual if is_whole else shortcut)
     for name, value in after.items():
         if os.environ.get(name) != before[name]:
             continue  # a fixture of the module has set it

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from builders.installed import reading
 from builders.machine import limited as module
 from builders.machine.limited import limited
+from matrix.reading import recognise
 from resolver.errors import EnvironmentLacksError, UsageError
 
 
@@ -31,6 +34,19 @@ def test_result_and_errors_are_those_of_the_function() -> None:
     with pytest.raises(KeyError) as bug:
         limited(broken, "x", 9)
     assert "in broken" in bug.value.__notes__[0]
+
+
+@pytest.mark.usefixtures("no_shortcuts")
+def test_files_of_strangers_are_read_in_a_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_process(*_: object) -> int:
+        return os.getpid()
+
+    (tmp_path / "requirements.txt").write_text("torch\n")
+    monkeypatch.setattr(reading, "installed", in_process)
+    monkeypatch.setattr(recognise, "read_described", in_process)
+    readers: list[Callable[[Path], object]] = [reading.read_installed, recognise.read]
+    for read in readers:
+        assert read(tmp_path / "requirements.txt") != os.getpid()
 
 
 def endless() -> None:

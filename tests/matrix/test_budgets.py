@@ -45,8 +45,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment of a command whose modules are compiled."""
     kept = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    kept |= {"PYTHONPYCACHEPREFIX": str(folder / "compiled"), "PYTHONPATH": os.pathsep.join(sys.path)}
     return kept | {
+        "PYTHONPATH": os.pathsep.join(sys.path),
         "XDG_CACHE_HOME": str(folder / "cache"),
         "PIP_INDEX_URL": (folder / "simple").as_uri(),
         "PYTHONHASHSEED": "0",

@@ -276,7 +276,7 @@ def test_no_thread_is_the_usual_answer_or_exit_3(
     assert "Traceback" not in answer.err
 
 
-@pytest.mark.usefixtures("work")
+@pytest.mark.usefixtures("work", "no_shortcuts")
 @lines
 def test_no_process_is_the_usual_answer_or_exit_3(
     line: list[str], usual: Usual, monkeypatch: pytest.MonkeyPatch

@@ -41,6 +41,7 @@ def test_texts_take_little_time(name: str) -> None:
     assert time.process_time() - start < 4
 
 
+@pytest.mark.usefixtures("no_shortcuts")
 def test_limit_of_time_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parser of TOML takes a time that grows with the square of a dotted key."""
     monkeypatch.setattr(recognise, "_SECONDS", 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import shutil
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -260,19 +259,21 @@ def settings_of_module(interpreter: str, functions: str, path: Path) -> str:
 
 def requirements_of_pip(path: Path) -> list[str]:
     """Return the lines of a requirements file as pip's parser reads them."""
-    program = (
-        "import sys\n"
-        "from pip._internal.req.req_file import RequirementsFileParser, get_line_parser\n"
-        "from pip._internal.network.session import PipSession\n"
-        "parser = RequirementsFileParser(PipSession(), get_line_parser(None))\n"
-        "for line in parser.parse(sys.argv[1], False):\n"
-        "    options = {k: v for k, v in vars(line.opts).items() if v}\n"
-        "    print(repr((getattr(line, 'args', getattr(line, 'requirement', '')), options)))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True, timeout=60
-    )
-    return done.stdout.splitlines()
+    from pip._internal.network.session import PipSession
+    from pip._internal.req.req_file import RequirementsFileParser, get_line_parser
+
+    with PipSession() as session:
+        parser = RequirementsFileParser(session, get_line_parser(None))
+        lines = [*parser.parse(str(path), constraint=False)]
+    return [
+        repr(
+            (
+                getattr(line, "args", getattr(line, "requirement", "")),
+                {name: value for name, value in vars(line.opts).items() if value},
+            )
+        )
+        for line in lines
+    ]
 
 
 PYLOCK: dict[str, Any] = {
