@@ -189,7 +189,7 @@ class Environment:
 
         It is the order of `packaging.tags`: first by Python, then by platform.
         """
-        tags = _tags_of(wheel)
+        tags = tags_of(wheel)
         if tags not in self._ranks:
             pythons, platforms = _parts_of(tags)
             on_linux, anywhere = self._orders
@@ -221,7 +221,7 @@ class Environment:
 
     def oldest_glibc(self, wheel: str) -> int | None:
         """Return the minor version of the oldest glibc 2 that a wheel runs on: 0 if any, None if none."""
-        tags = _tags_of(wheel)
+        tags = tags_of(wheel)
         if tags not in self._glibcs:
             pythons, platforms = _parts_of(tags)
             on_linux, anywhere = self._orders
@@ -259,7 +259,8 @@ class Environment:
 
 
 @lru_cache(maxsize=10_000)
-def _tags_of(wheel: str) -> str:
+def tags_of(wheel: str) -> str:
+    """Return the tags in the name of a wheel, in lower case."""
     return "-".join(wheel.removesuffix(".whl").lower().rsplit("-", _WHEEL_TAGS)[1:])
 
 

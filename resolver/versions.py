@@ -38,8 +38,9 @@ VersionKey = tuple[Any, ...]
 
 _BEFORE, _AT, _AFTER, _PAST = -1, 0, 1, 2
 _JUST_AFTER = (1,)
-_FIRST: VersionKey = (-1,)
-_LAST: VersionKey = (1 << 62,)
+FIRST: VersionKey = (-1,)
+LAST: VersionKey = (1 << 62,)
+"""Before and after the keys of all versions."""
 _PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)*")
 _LONG = 1000  # characters; Python does not convert numbers with more than 4300 digits
 _CLAUSE = re.compile(
@@ -54,8 +55,8 @@ class SpecifierClause(msgspec.Struct, frozen=True):
 
     operator: str
     version: str
-    low: VersionKey = _FIRST
-    high: VersionKey = _LAST
+    low: VersionKey = FIRST
+    high: VersionKey = LAST
     outside: bool = False
     """Whether it allows all other versions instead."""
     local: str | None = None
@@ -204,18 +205,18 @@ def _bounds_for_release(
     if operator in {"==", "!="}:
         return at(_AT), at(_AFTER)
     if operator in {">=", ">"}:  # PEP 440: `>1` excludes the post-releases of 1
-        return at(_AT if operator == ">=" else _PAST), _LAST
-    return _FIRST, at(_AFTER if operator == "<=" else _BEFORE)  # and `<1` excludes its pre-releases
+        return at(_AT if operator == ">=" else _PAST), LAST
+    return FIRST, at(_AFTER if operator == "<=" else _BEFORE)  # and `<1` excludes its pre-releases
 
 
 def _bounds_for_other(operator: str, key: VersionKey) -> tuple[VersionKey, VersionKey] | None:
     if operator == "<" and key[2] == _BEFORE:
-        return _FIRST, key
+        return FIRST, key
     return {
         "==": (key, key + _JUST_AFTER),
         "!=": (key, key + _JUST_AFTER),
-        ">=": (key, _LAST),
-        "<=": (_FIRST, key + _JUST_AFTER),
+        ">=": (key, LAST),
+        "<=": (FIRST, key + _JUST_AFTER),
     }.get(operator)
 
 

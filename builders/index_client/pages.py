@@ -30,7 +30,8 @@ T = TypeVar("T")
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01"
 _QUARANTINED = "quarantined"
 _ENDINGS = (".whl", *SDIST_ENDINGS)
-_HEXADECIMAL = re.compile("[0-9a-f]*")
+_HEXADECIMAL = "0123456789abcdef"
+_WEB = ("https://", "http://")
 _OTHER_SYSTEMS = ("win", "macosx", "ios", "android")
 
 _NAME = re.compile(r"[a-zA-Z][^\s/>]*")
@@ -211,7 +212,9 @@ def files(rows: bytes, url: str, index: str) -> list[File]:
     is_local = url.startswith("file:")
     by_name: dict[str, File] = {}
     for row in _files_decoder.decode(rows):
-        location = resolve(row.url.partition("#")[0])
+        location = row.url.partition("#")[0]
+        if not location.startswith(_WEB):
+            location = resolve(location)
         if row.filename in by_name or not (is_local or location[:5].lower() != "file:"):
             continue  # a server must not name files of this machine
         metadata = row.core_metadata
@@ -233,7 +236,9 @@ def files(rows: bytes, url: str, index: str) -> list[File]:
             hashed or metadata is True,
             _digest(metadata.sha256) if isinstance(metadata, Hashes) else "",
         )
-    return sorted(by_name.values(), key=wheels_first)
+    wheels = sorted(name for name in by_name if name.endswith(".whl"))
+    others = sorted(name for name in by_name if not name.endswith(".whl"))
+    return [by_name[name] for name in (*wheels, *others)]
 
 
 def wheels_first(file: File) -> tuple[bool, str]:
@@ -357,7 +362,7 @@ def _sha256(text: str) -> str:
 def _digest(text: str) -> str:
     """Return a hash in lower case; empty, as if it were unknown, if it is not hexadecimal."""
     digest = text.lower()
-    return digest if _HEXADECIMAL.fullmatch(digest) else ""
+    return "" if digest.strip(_HEXADECIMAL) else digest
 
 
 @lru_cache
@@ -369,7 +374,7 @@ def _resolver(url: str) -> Callable[[str], str]:
         return urljoin(url, directory)
 
     def resolve(link: str) -> str:
-        if link.startswith(("https://", "http://")):
+        if link.startswith(_WEB):
             return link
         directory, slash, name = link.rpartition("/")
         try:

@@ -321,7 +321,9 @@ class Requirements(Part):
         """Yield the requirements that apply, each with the Pythons for which it does."""
         for text in metadata.requires:
             head, marker = split_marker(text)
-            if self.targets.applying(marker, extra):
+            if not extra and marker.startswith("extra ==") and " or " not in marker:
+                continue  # most requirements of most projects, so this is faster than to evaluate it
+            if not marker or self.targets.applying(marker, extra):
                 yield from self._replaced(parse_requirement(head), marker, extra)
 
     def _require_one(

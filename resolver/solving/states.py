@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from resolver.compiling.problem import ABSENT
-from resolver.versions import version_key
+from resolver.versions import FIRST, LAST, version_key
 
 if TYPE_CHECKING:
     from resolver.environment import Environment
@@ -129,6 +129,8 @@ class Choices:
         return mask
 
     def _first_below(self, key: VersionKey) -> int:
+        if key is LAST or key is FIRST:  # most specifiers have one bound
+            return 0 if key is LAST else self._size
 
         def key_of(position: int) -> VersionKey:
             return version_key(self.releases[self._size - 1 - position].version)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from resolver.compiling.problem import bits
-from resolver.environment import Environment, names_python
+from resolver.environment import Environment, names_python, tags_of
 from resolver.versions import join_words, minor, newest_first
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ class Targets:
         self._release = release
         self.all = python.present
         self.allowed = allowed & python.present
-        self._fits: dict[str, list[tuple[int, int]]] = {}
-        self._allowed: dict[tuple[str, bool], frozenset[int]] = {}
+        self._fits: dict[tuple[str, str, bool], list[tuple[int, int]]] = {}
         self._markers: dict[tuple[str, str], int] = {}
 
     @cached_property
@@ -123,20 +122,17 @@ class Targets:
     def _fit_of(self, file: File, *, any_patch: bool) -> Sequence[tuple[int, int]]:
         """Return the Pythons that may install a file, each with the minor version of the oldest glibc."""
         is_wheel = file.name.endswith(".whl")
-        tags = "-".join(file.name.rsplit("-", 3)[1:]) if is_wheel else ""
-        if tags not in self._fits:
-            found = [
-                (bit, environment.oldest_glibc(file.name) if is_wheel else 0)
-                for bit, environment in self.environments.items()
-            ]
-            self._fits[tags] = [(bit, glibc) for bit, glibc in found if glibc is not None]
-        key = file.requires_python, any_patch
-        if key not in self._allowed:
+        key = tags_of(file.name) if is_wheel else "", file.requires_python, any_patch
+        fits = self._fits.get(key)
+        if fits is None:
             environments = self._lenient if any_patch else self.environments
-            allowed = [bit for bit, one in environments.items() if one.allows_python(file.requires_python)]
-            self._allowed[key] = frozenset(allowed)
-        allowed_bits = self._allowed[key]
-        return [(bit, glibc) for bit, glibc in self._fits[tags] if bit in allowed_bits]
+            found = [
+                (bit, one.oldest_glibc(file.name) if is_wheel else 0)
+                for bit, one in environments.items()
+                if one.allows_python(file.requires_python)
+            ]
+            fits = self._fits[key] = [(bit, glibc) for bit, glibc in found if glibc is not None]
+        return fits
 
     def files(self, files: Sequence[File]) -> list[File]:
         """Return the files for any Python, the most preferred first; if none, those for any patch release."""
