@@ -122,7 +122,8 @@ def read_source(filename: str, content: BinaryIO) -> Content:
             reason = error.message.replace(f"{top}/", "its ").replace(f"{top}", "its source").rstrip(".")
             return Content("", f"it is built from source, and {reason}", source=SourceClass("unread", reason))
         recipes = draft_recipes(facts, filename)
-        scripts = {name: _text(top / name) for name in sorted(_SCRIPTS) if (top / name).is_file()}
+        own = (top / name for name in sorted(_SCRIPTS) if (top / name).is_file())
+        scripts = {path.name: path.read_text(encoding="utf-8", errors="replace") for path in own}
         code = (path for path in top.rglob("*.py") if path != top / "setup.py" and path.is_file())
         has_code = not is_small or any(has_statements(path.read_bytes()) for path in code)
     source = facts.source
@@ -191,10 +192,6 @@ def _judge(filename: str, compiled: list[str], scripts: dict[str, str], facts: S
     if compiled:
         return Content(f"its {len(compiled)} sources and its build scripts name nothing of a GPU")
     return Content("")
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _below_top(path: PurePosixPath) -> str:

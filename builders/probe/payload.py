@@ -531,9 +531,13 @@ def newest_symbols(path: str) -> dict[str, str]:
     """Return the newest GLIBCXX version that a libstdc++ defines."""
     if not path:
         return {"path": "", "glibcxx": ""}
-    matches = re.findall(rb"GLIBCXX_(\d+(?:\.\d+)+)\0", Path(path).read_bytes())
-    versions = sorted([int(part) for part in match.split(b".")] for match in matches)
-    return {"path": path, "glibcxx": ".".join(map(str, versions[-1])) if versions else ""}
+    return {"path": path, "glibcxx": newest_version(rb"GLIBCXX_(\d+(?:\.\d+)+)\0", Path(path).read_bytes())}
+
+
+def newest_version(pattern: bytes, content: bytes) -> str:
+    """Return the newest version that a pattern finds; empty if there is none."""
+    versions = [[int(part) for part in match.split(b".")] for match in re.findall(pattern, content)]
+    return ".".join(map(str, max(versions))) if versions else ""
 
 
 def libraries(modules: list[str]) -> dict[str, Any]:
@@ -561,6 +565,7 @@ def libraries(modules: list[str]) -> dict[str, Any]:
     }
 
 
+FABRIC_VERSION = rb"\0FABRIC_(\d+\.\d+)(?=\0)"  # the symbol versions of libfabric in a shared object
 ROCM_LIBRARIES = "/opt/rocm/lib"
 
 
@@ -600,8 +605,8 @@ def plugin(path: str) -> dict[str, Any]:
         "interfaces": sorted({int(version) for version in versions}),
         "libfabric": name,
         "found": os.path.realpath(found[0]) if found else "",
-        "needs": newest_fabric(content),
-        "has": newest_fabric(Path(found[0]).read_bytes()) if found else "",
+        "needs": newest_version(FABRIC_VERSION, content),
+        "has": newest_version(FABRIC_VERSION, Path(found[0]).read_bytes()) if found else "",
     }
 
 
@@ -614,15 +619,6 @@ def loaded_plugin(plugin: dict[str, Any], modules: list[str]) -> dict[str, Any]:
     text = ": ".join(filter(None, [reply.get("error", ""), reply.get("text", "")]))
     fabrics = [path for path in mapped or [] if os.path.basename(path).startswith("libfabric.so")]
     return {**plugin, "error": text, "loaded": fabrics[0] if fabrics else ""}
-
-
-def newest_fabric(content: bytes) -> str:
-    """Return the newest symbol version of libfabric that a shared object names."""
-    versions = [
-        [int(part) for part in match.split(b".")]
-        for match in re.findall(rb"\0FABRIC_(\d+\.\d+)(?=\0)", content)
-    ]
-    return ".".join(map(str, max(versions))) if versions else ""
 
 
 def in_loader_path(pattern: str, run_paths: list[str]) -> list[str]:

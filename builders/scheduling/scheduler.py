@@ -309,7 +309,7 @@ def estimates(
 
 def _estimate(task: Task, index: Index, capacity: Resources, *, sharing: bool) -> Resources:
     measured = recorded(task.pick, index)
-    compiles = _compiles(task)
+    compiles = task.recipe.compiles is not False and not task.pick.alias_of
     per_job = measured.get("process_gib") or max(
         task.recipe.memory_per_job if compiles else _LIGHT, memory_of_failures(index, task.pick.name)
     )
@@ -324,10 +324,6 @@ def _estimate(task: Task, index: Index, capacity: Resources, *, sharing: bool) -
     used = {"recipe": capacity.cores if joins else cores, "record": measured.get("jobs", 1)}
     work = seconds * used.get(source, 1) if compiles else 0.0
     return Resources(cores, cores * per_job, seconds, work, source, per_job, joins)
-
-
-def _compiles(task: Task) -> bool:
-    return task.recipe.compiles is not False and not task.pick.alias_of
 
 
 def recorded(pick: Distribution, index: Index) -> dict[str, float]:

@@ -58,13 +58,11 @@ def explain_io_errors(directory: Path, label: str = "", *, hint: str) -> Iterato
     """Raise `EnvironmentLacksError` if `directory`, named `label` in the message, is full or not writable."""
     try:
         yield
-    except OSError as error:
-        explained = _explain_os_error(error, directory, label, hint)
-        if explained is None:
-            raise
-        raise explained from None
-    except CommandError as error:
-        explained = _explain_command_error(error, directory, label, hint)
+    except (OSError, CommandError) as error:
+        if isinstance(error, OSError):
+            explained = _explain_os_error(error, directory, label, hint)
+        else:
+            explained = _explain_command_error(error, directory, label, hint)
         if explained is None:
             raise
         raise explained from None

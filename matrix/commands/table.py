@@ -80,7 +80,7 @@ def execute(context: Context) -> int:
         console.info("\nA dash followed by a name: no version works, because of facts about that component.")
     elif args.format == "table":
         console.info("\nThis is the newest torch of each ROCm. Everything: `matrix table --all`")
-    names = {column.name for column in table.columns}
+    names = table.columns.keys()
     for name in sorted(names) if args.format == "table" and table.request.target.backend == "rocm" else ():
         row = wheels_for_rocm(context.catalog, name)
         if row and not names & {*row.by}:

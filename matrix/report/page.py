@@ -205,8 +205,8 @@ class TableData:
         bare = replace(table.request, target=target, requirements=(), preinstalled=None)
         return {
             "columns": [
-                {"name": column.name, "requirements": [item.text for item in column.requirements]}
-                for column in table.columns
+                {"name": name, "requirements": [item.text for item in requirements]}
+                for name, requirements in table.columns.items()
             ],
             "limits": [requirement.text for requirement in table.limits],
             "options": list(request_arguments(bare)),
@@ -233,7 +233,7 @@ class TableData:
                 "risk": row.verdict == "at-own-risk",
             },
         )
-        cells = [self._cell(row, row.cells[column.name]) for column in self._table.columns]
+        cells = [self._cell(row, row.cells[name]) for name in self._table.columns]
         return [group, row.torch, row.python, *cells]
 
     def _heading(self, row: TableRow) -> str:

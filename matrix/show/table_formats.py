@@ -75,7 +75,7 @@ class TableDocument(JsonDocument, kw_only=True):
 def answer_of(table: Table, rows: Sequence[TableRow]) -> str:
     """Return a sentence with the numbers of torch versions that work, and that work with every package."""
     columns = [column for column in table.columns if not table.refused_everywhere(column)]
-    complete = [row for row in rows if all(row.cells[column.name].pick for column in columns)]
+    complete = [row for row in rows if all(row.cells[column].pick for column in columns)]
     torches, full = ({row.torch for row in group} for group in (rows, complete))
     plural = "s work" if len(torches) > 1 else " works"
     answer = f"{len(torches)} torch version{plural} at {table.request.target.site}"
@@ -83,7 +83,7 @@ def answer_of(table: Table, rows: Sequence[TableRow]) -> str:
         most = max((sum(bool(cell.pick) for cell in row.cells.values()) for row in rows), default=0)
         some = f"at most {most} of {len(columns)} packages work with one of them"
         return f"{answer}. None has every package; {some}."
-    what = columns[0].name if len(columns) == 1 else "every package below"
+    what = columns[0] if len(columns) == 1 else "every package below"
     return f"{answer}, {len(full)} with {what}." if columns else f"{answer}."
 
 
@@ -98,8 +98,9 @@ def to_summary(table: Table, rows: Sequence[TableRow], screen: Screen) -> Iterat
     if left_out:
         why = "no base image of the site, or at your own risk"
         yield screen.wrapped(f"Not shown: ROCm {', '.join(left_out)} ({why})") + "\n"
-    names = {column.name: column for column in table.columns}
-    shown = {name: [_short(row.cells[name].version) or "-" for row in chosen.values()] for name in names}
+    shown = {
+        name: [_short(row.cells[name].version) or "-" for row in chosen.values()] for name in table.columns
+    }
     missing = [name for name, texts in shown.items() if set(texts) == {"-"}]
     if missing:
         yield screen.wrapped(f"No version for any of these: {', '.join(missing)}") + "\n"
@@ -171,11 +172,11 @@ def to_text(table: Table, rows: Sequence[TableRow], screen: Screen) -> Iterator[
     """Yield the parts of the table as text; one heading names the base images that have the same rows."""
     target = table.request.target
     yield f"{title_of(target)}\n"
-    refused = {column.name: table.refused_everywhere(column) for column in table.columns}
+    refused = {name: table.refused_everywhere(name) for name in table.columns}
     listed = ", ".join(f"{name} ({reason})" for name, reason in refused.items() if reason)
     if listed:
         yield screen.wrapped(f"Not available in any row: {listed}") + "\n"
-    names = [column.name for column in table.columns if not refused[column.name]]
+    names = [name for name in table.columns if not refused[name]]
     for _, group in groupby(rows, key=lambda row: (row.images, row.rocm, row.verdict)):
         same = list(group)
         yield from _heading(same[0], screen, is_cpu=target.backend == "cpu")
@@ -221,9 +222,9 @@ def _heading(row: TableRow, screen: Screen, *, is_cpu: bool) -> Iterator[str]:
 
 def to_csv(table: Table, rows: Iterable[TableRow]) -> Iterator[str]:
     """Yield the table as CSV: one line for each image, an empty cell if no version fits."""
-    yield _csv_line([*ROW_KEYS, *(column.name for column in table.columns)])
+    yield _csv_line([*ROW_KEYS, *table.columns])
     for row in rows:
-        cells = [row.cells[column.name].version for column in table.columns]
+        cells = [row.cells[name].version for name in table.columns]
         for image in row.images or ("",):
             yield _csv_line([image, row.rocm, row.torch, row.python, row.verdict, *cells])
 
@@ -240,7 +241,7 @@ def document_of(table: Table, rows: Iterable[TableRow], warnings: Sequence[str] 
         warnings=list(warnings),
         target=table.request.target,
         limits=[requirement.text for requirement in table.limits],
-        columns=[column.name for column in table.columns],
+        columns=[*table.columns],
         rows=list(_documents(table, rows)),
     )
 
@@ -257,7 +258,7 @@ def to_json(table: Table, rows: Iterable[TableRow], *, warnings: Sequence[str] =
 
 def _documents(table: Table, rows: Iterable[TableRow]) -> Iterator[RowDocument]:
     for row in rows:
-        cells = {column.name: _cell_document(row.cells[column.name]) for column in table.columns}
+        cells = {name: _cell_document(row.cells[name]) for name in table.columns}
         for image in row.images or ("",):
             yield RowDocument(
                 base_image=image,

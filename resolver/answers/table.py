@@ -51,13 +51,6 @@ _TORCH_AND_PYTHON = (Requirement("torch", None, "torch"), Requirement("python", 
 _ANY_IMAGE = Requirement("base-image", None, "base-image")
 
 
-class Column(msgspec.Struct, frozen=True):
-    """A package, with everything that the request requires of it."""
-
-    name: str
-    requirements: tuple[Requirement, ...]
-
-
 class Cell(msgspec.Struct, frozen=True):
     """The pick of a column, or the reason why there is none."""
 
@@ -106,11 +99,11 @@ class Table:
         if not requirements:
             msg = f"The catalog has no package for the backend {request.target.backend}."
             raise UsageError(msg)
-        packages = dict.fromkeys(requirement.name for requirement in requirements)
-        self.columns = [
-            Column(name, tuple(requirement for requirement in requirements if requirement.name == name))
-            for name in packages
-        ]
+        self.columns: dict[str, list[Requirement]] = {}
+        """The packages, each with everything that the request requires of it."""
+        for requirement in requirements:
+            self.columns.setdefault(requirement.name, []).append(requirement)
+        self._parts: dict[str, _TablePart] = {}
         self.request = replace(request, requirements=self.limits)
         everything = replace(request, requirements=(*_TORCH_AND_PYTHON, *self.limits, *requirements))
         self._problem = compile_problem(catalog, everything, apart=True)
@@ -134,20 +127,20 @@ class Table:
             return answer
         return chain([first] if first else [], rows)
 
-    def refused_everywhere(self, column: Column) -> str:
+    def refused_everywhere(self, column: str) -> str:
         """Return the reason why no row has a version of a column; empty if a row may have one."""
-        part = self._column_parts[self.columns.index(column)]
-        return "" if part.versions(part.start, column.name) else part.reason({})
+        part = self._part(column)
+        return "" if part.versions(part.start, column) else part.reason({})
 
     @cached_property
     def driver(self) -> str:
         """The kernel driver of the target; empty if it is not known."""
-        versions = self._row_part.versions(self._row_part.start, "kernel-driver")
+        versions = self._part().versions(self._part().start, "kernel-driver")
         return versions[0] if len(versions) == 1 else ""
 
-    def question(self, column: Column | None) -> tuple[Session, list[Demand]]:
+    def question(self, column: str = "") -> tuple[Session, list[Demand]]:
         """Return the problem of a column, or of the rows, with the demands that do not depend on the row."""
-        part = self._row_part if column is None else self._column_parts[self.columns.index(column)]
+        part = self._part(column)
         return part.session, part.demands
 
     def _request_of_rows(self) -> Request:
@@ -158,35 +151,32 @@ class Table:
             pins.append(_ANY_IMAGE)
         return replace(self.request, requirements=(*pins, *self.limits))
 
-    @cached_property
-    def _row_part(self) -> _TablePart:
-        return self._part("")
-
-    @cached_property
-    def _column_parts(self) -> list[_TablePart]:
-        return [self._part(column.name) for column in self.columns]
-
-    def _part(self, package: str) -> _TablePart:
-        target, packages = self.request.target, [package] if package else []
-        problem = subproblem(self._problem, self.catalog, target.backend, packages)
-        if self.request.prefer != "proven":
-            return _TablePart(problem, package)
-        sets = self.catalog.proven_at(target.site)
-        requested = frozenset(
-            {"torch", "python", *packages, *(requirement.name for requirement in self.limits)}
-        )
-        return _TablePart(problem, package, sets, requested)
+    def _part(self, package: str = "") -> _TablePart:
+        """Return the part of a column, or of the rows."""
+        part = self._parts.get(package)
+        if part is None:
+            target, packages = self.request.target, [package] if package else []
+            problem = subproblem(self._problem, self.catalog, target.backend, packages)
+            sets: Sequence[ProvenSet] = ()
+            requested = frozenset[str]()
+            if self.request.prefer == "proven":
+                limits = (requirement.name for requirement in self.limits)
+                requested = frozenset({"torch", "python", *packages, *limits})
+                sets = self.catalog.proven_at(target.site)
+            part = self._parts[package] = _TablePart(problem, package, sets, requested)
+        return part
 
     def _images(self) -> list[tuple[str, ...]]:
         """Return the groups of images that no fact distinguishes, followed by "no image"."""
-        start = self._row_part.start
+        part = self._part()
+        start = part.start
         variable = self._problem.variables["base-image"]
         if start is None or self.request.target.backend == "cpu":
             return [()]
         groups: dict[tuple[object, ...], list[int]] = {}
-        number = self._row_part.session.number
+        number = part.session.number
         for bit in bits(start.domains[number["base-image"]]):
-            narrowed = self._row_part.session.narrow_to(start, "base-image", 1 << bit)
+            narrowed = part.session.narrow_to(start, "base-image", 1 << bit)
             if bit and narrowed is not None:
                 rocm = narrowed.domains[number["rocm"]]
                 groups.setdefault((rocm & -rocm, *self._signature(variable, bit)), []).append(bit)
@@ -208,30 +198,28 @@ class Table:
         self, images: tuple[str, ...], placed: set[tuple[str, str]], *, reasons: bool
     ) -> Iterator[TableRow]:
         """Yield the rows of a group of images; without images, only rows that are not placed yet."""
-        parts = [self._row_part, *self._column_parts]
+        of_rows, *of_columns = parts = [self._part(name) for name in ("", *self.columns)]
         variables = self._problem.variables
         image = variables["base-image"].of_versions(images[:1]) if images else ABSENT
         at_image = [part.session.narrow_to(part.start, "base-image", image) for part in parts]
         for torch in self._torches(at_image[0]):
             of_torch = variables["torch"].of_versions([torch])
             at_torch = _narrow_each(parts, at_image, "torch", of_torch)
-            for python in self._row_part.versions(at_torch[0], "python"):
+            for python in of_rows.versions(at_torch[0], "python"):
                 if not images and (torch, python) in placed:
                     continue
                 of_python = variables["python"].of_versions([python])
                 at_python = _narrow_each(parts, at_torch, "python", of_python)
-                solution = self._row_part.solve(at_python[0])
+                solution = of_rows.solve(at_python[0])
                 if solution is None:
                     continue
                 pins = {"base-image": image, "torch": of_torch, "python": of_python}
                 cells = {
-                    column.name: part.cell(domains, pins, reasons=reasons)
-                    for column, part, domains in zip(
-                        self.columns, self._column_parts, at_python[1:], strict=True
-                    )
+                    column: part.cell(domains, pins, reasons=reasons)
+                    for column, part, domains in zip(self.columns, of_columns, at_python[1:], strict=True)
                 }
-                rocm = self._row_part.problem.version(solution, "rocm")
-                at_risk = is_at_risk(self._row_part.problem, solution)
+                rocm = of_rows.problem.version(solution, "rocm")
+                at_risk = is_at_risk(of_rows.problem, solution)
                 verdict: Verdict = "at-own-risk" if at_risk else "supported"
                 yield TableRow(
                     images, rocm if images or not rocm else minor(rocm), torch, python, verdict, cells
@@ -239,7 +227,7 @@ class Table:
 
     def _torches(self, narrowed: Narrowed | None) -> list[str]:
         """Return the torch versions that are left, versions for the preferred ROCm first."""
-        part = self._row_part
+        part = self._part()
 
         def rank(version: str) -> int:
             mask = self._problem.variables["torch"].of_versions([version])
@@ -275,8 +263,8 @@ class _TablePart:
         self,
         problem: Problem,
         package: str,
-        proven_sets: Sequence[ProvenSet] = (),
-        requested: frozenset[str] = frozenset(),
+        proven_sets: Sequence[ProvenSet],
+        requested: frozenset[str],
     ) -> None:
         self.problem = problem
         self.package = package

@@ -58,7 +58,9 @@ def changed_packages(before: Side, after: Side) -> frozenset[str] | None:
         differing = [row for row in rows if _matters(row, after)]
         if differing and (kind not in _OF_PACKAGES or after.request.prefer == "proven"):
             return None
-        names |= {row.name if isinstance(row, schema.Package) else _package(row) for row in differing} - {""}
+        of_package = schema.Release | schema.Requires | schema.Recipe
+        names |= {row.name for row in differing if isinstance(row, schema.Package)}
+        names |= {row.package for row in differing if isinstance(row, of_package)}
     requires = [row for side in (before, after) for row in side.catalog.requires]
     while more := {row.package for row in requires if normalize_name(row.on) in names} - names:
         names |= more
@@ -81,10 +83,6 @@ def _matters(row: schema.Row, side: Side) -> bool:
         case schema.Window() | schema.SiteImage() | schema.SiteAdvice() | schema.KnownBad():
             return row.site in {"", target.site}
     return True
-
-
-def _package(row: schema.Row) -> str:
-    return row.package if isinstance(row, schema.Release | schema.Requires | schema.Recipe) else ""
 
 
 def with_columns(before: Side, after: Side, names: frozenset[str]) -> tuple[Side, Side]:
@@ -115,7 +113,6 @@ class Rows:
     def __init__(self, side: Side) -> None:
         self.side = side
         self.table = Table(side.catalog, side.request)
-        self.columns = {column.name: column for column in self.table.columns}
         self.of_pair: dict[tuple[str, str], dict[str, TableRow]] = {}
         """For each torch and Python, its rows by base image, the preferred image first."""
         for row in self.table.rows(reasons=False):
@@ -144,7 +141,7 @@ class Rows:
         self, row_key: RowKey | None, column: str = "", pins: Mapping[str, str] | None = None
     ) -> Question:
         """Return the question whether a row, or a package in any row, has a solution with optional pins."""
-        session, demands = self.table.question(self.columns[column] if column else None)
+        session, demands = self.table.question(column)
         all_pins = {}
         if row_key is not None:
             all_pins = {"base-image": row_key.base_image, "torch": row_key.torch, "python": row_key.python}
@@ -215,7 +212,7 @@ class TableDiff:
     ) -> None:
         """Add a thing that is possible, in a `state`, on one side only, with the reason."""
         questions = [
-            side.question(row_key, column, pins) if not column or column in side.columns else None
+            side.question(row_key, column, pins) if not column or column in side.table.columns else None
             for side in (self._before, self._after)
         ]
         before, after = questions
@@ -266,7 +263,7 @@ class TableDiff:
 
     @staticmethod
     def _key(side: Rows, solution: Solution, name: str) -> str:
-        session, _ = side.table.question(None)
+        session, _ = side.table.question()
         return session.problem.variables[name].candidate(solution[name]).key
 
     def _why_other(self, row_key: RowKey | None, column: str, name: str, *keys: str) -> tuple[Reason, bool]:

@@ -45,8 +45,8 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
     site: dict[str, schema.Site]
     partition: dict[tuple[str, str], schema.Partition]
     job: dict[str, schema.Job]
-    window: dict[tuple[str, str], schema.Window]
-    site_image: dict[tuple[str, str, str], schema.SiteImage]
+    window: dict[tuple[object, ...], schema.Window]
+    site_image: dict[tuple[object, ...], schema.SiteImage]
     site_advice: dict[tuple[object, ...], schema.SiteAdvice]
     site_variable: dict[tuple[object, ...], schema.SiteVariable]
     package: dict[str, schema.Package]
@@ -64,31 +64,12 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
     @classmethod
     def from_rows(cls, rows: schema.CatalogFile) -> Catalog:
         """Return a catalog of merged rows."""
-        return cls(
-            rocm={row.version: row for row in rows.rocm},
-            driver={row.version: row for row in rows.driver},
-            driver_module={row.driver: row for row in rows.driver_module},
-            gfx={row.target: row for row in rows.gfx},
-            python={row.version: row for row in rows.python},
-            torch={row.version: row for row in rows.torch},
-            image={row.name: row for row in rows.image},
-            site={row.name: row for row in rows.site},
-            partition={(row.site, row.name): row for row in rows.partition},
-            job={row.site: row for row in rows.job},
-            window={(row.site, row.since.isoformat()): row for row in rows.window},
-            site_image={(row.site, row.image, str(row.since)): row for row in rows.site_image},
-            site_advice={row.key(): row for row in rows.site_advice},
-            site_variable={row.key(): row for row in rows.site_variable},
-            package={row.name: row for row in rows.package},
-            release={(row.package, row.version, row.variant): row for row in rows.release},
-            wheel={row.file: row for row in rows.wheel},
-            requires=rows.requires,
-            recipe=rows.recipe,
-            known_bad={row.key(): row for row in rows.known_bad},
-            proven={row.id: row for row in rows.proven},
-            wrong_name={row.name: row for row in rows.wrong_name},
-            replaces={row.key(): row for row in rows.replaces},
-        )
+        keyed: dict[str, Any] = {"requires": rows.requires, "recipe": rows.recipe}
+        for kind in (name for name in schema.KINDS if name not in keyed):
+            of_kind = getattr(rows, kind)
+            key = type(of_kind[0]).by_identity() if of_kind else None
+            keyed[kind] = {key(row): row for row in of_kind} if key else {}
+        return cls(**keyed)
 
     def with_image(self, row: schema.Image) -> Catalog:
         """Return a catalog with this base image, which replaces an image of the same name."""

@@ -13,8 +13,9 @@ files have one subject each. Every row has a `status` and a `source`:
 
 import datetime
 import os
-from collections.abc import Iterable  # msgspec reads the annotations at run time
-from typing import ClassVar, Literal
+from collections.abc import Callable, Iterable  # msgspec reads the annotations at run time
+from operator import attrgetter
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -64,6 +65,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     def key(self) -> tuple[object, ...]:
         """Return the values of the keys that identify the row."""
         return tuple(getattr(self, name) for name in self.identity)
+
+    @classmethod
+    def by_identity(cls) -> Callable[[Any], Any]:
+        """Return a function that returns the value of the only key that identifies a row, else `key`."""
+        return attrgetter(*cls.identity) if cls.key is Row.key else cls.key
 
     @property
     def title(self) -> str:
