@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,7 +16,14 @@ from builders.network.git import Repository, is_commit, split_reference
 from builders.network.source_tree import source_tree
 from builders.source_facts.facts import SourceFacts
 from builders.source_facts.reading import learn_release, learn_source
-from builders.source_facts.recipe_draft import components_of, draft_rows, gaps_of, version_of_ref
+from builders.source_facts.recipe_draft import (
+    backends_of,
+    components_of,
+    draft_recipes,
+    draft_requirements,
+    gaps_of,
+    version_of_ref,
+)
 from builders.sources import fetch_sdist, unpack_sdist, without_password
 from builders.storage.files import sdist_path
 from builders.storage.lease import TemporaryDirectory
@@ -57,16 +64,25 @@ class Origin(msgspec.Struct, frozen=True):
     """A note about limits on the use of the draft."""
 
     def rows(self, components: Collection[str], today: date) -> list[schema.Row]:
-        """Return the rows of a draft; see `draft_rows`."""
-        return draft_rows(
-            self.facts,
-            pin=self.pin,
-            source=self.source,
-            status=self.status,
-            on_index=self.on_index,
-            components=components,
-            date=str(today),
+        """Return the rows of a draft: package, release, requirements, and a recipe for each backend.
+
+        Name and version in the facts must be known.
+        """
+        facts, backends = self.facts, backends_of(self.facts)
+        read: dict[str, Any] = {
+            "status": "observed", "source": self.source, "note": f"Read on {today}; nothing was executed."
+        }  # fmt: skip
+        package = schema.Package(
+            name=facts.name,
+            title=facts.summary or facts.name,
+            import_name=facts.import_name,
+            pypi="same" if self.on_index else "",
+            **read,
         )
+        pins = {"sdist": self.pin} if isinstance(self.pin, Sdist) else {"git": self.pin}
+        release = schema.Release(package=facts.name, version=facts.version, backend=backends, **pins, **read)
+        requirements = draft_requirements(facts, self.source, self.status, components, on_index=self.on_index)
+        return [package, release, *requirements, *draft_recipes(facts, self.source, backends)]
 
 
 def read_origin(

@@ -79,7 +79,9 @@ def learn_wheel(path: Path, catalog: Catalog, today: date) -> LearnedFacts:
     except OSError as error:
         msg = f"Cannot read {path}: {error.strerror or error}."
         raise UsageError(msg) from None
-    return learn_contents(contents, digest, catalog, today, size=size, content=content)
+    learned = learn_contents(contents, digest, catalog, today, content)
+    learned.size = learned.read = size
+    return learned
 
 
 def learn_published(file: File, catalog: Catalog, transport: Transport, today: date) -> LearnedFacts:
@@ -99,8 +101,9 @@ def learn_published(file: File, catalog: Catalog, transport: Transport, today: d
         raise SourceError(msg, hint="Report it to the maintainers of the index.") from None
     except RequestError as error:
         raise request_failed(file.url, error) from None
-    size, read = remote.size, remote.fetched
-    return learn_contents(contents, file.sha256, catalog, today, size=size, read=read, content=content)
+    learned = learn_contents(contents, file.sha256, catalog, today, content)
+    learned.size, learned.read = remote.size, remote.fetched
+    return learned
 
 
 def learn_url(url: str, catalog: Catalog, transport: Transport, today: date) -> LearnedFacts:
@@ -165,17 +168,10 @@ def _compressed_parts(
 
 
 def learn_contents(
-    contents: Contents,
-    sha256: str,
-    catalog: Catalog,
-    today: date,
-    *,
-    size: int = 0,
-    read: int | None = None,
-    content: Content | None = None,
+    contents: Contents, sha256: str, catalog: Catalog, today: date, content: Content | None
 ) -> LearnedFacts:
-    """Return the rows that a wheel states, of whose `size` bytes `read` bytes were read (by default all)."""
-    learned = LearnedFacts(size=size, read=size if read is None else read)
+    """Return the rows that a wheel states."""
+    learned = LearnedFacts()
     reading = _Reading(contents, sha256, catalog, today, learned.remarks)
     learned.rows = merged([*reading.rows(), *reading.need_of_cuda(content)])
     return learned

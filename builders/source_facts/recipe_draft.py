@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, get_args
 
 from builders.source_facts.reading import is_requirement
 from resolver.facts.catalog_files import row_to_toml
-from resolver.facts.schema import PLATFORM, SCHEMA, Backend, Git, Package, Recipe, Release, Requires, Sdist
+from resolver.facts.schema import PLATFORM, SCHEMA, Backend, Recipe, Requires
 from resolver.requirements import required_name, split_marker
 from resolver.versions import is_version, specifier_or_none
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     from builders.source_facts.build_script import BuildVariable
     from builders.source_facts.facts import SourceFacts
@@ -47,51 +47,11 @@ def components_of(catalog: Catalog) -> set[str]:
     return {*PLATFORM, *catalog.package, "torch", "torchvision", "torchaudio"}
 
 
-def draft_recipes(facts: SourceFacts, source: str) -> tuple[Recipe, ...]:
+def draft_recipes(
+    facts: SourceFacts, source: str, backends: Sequence[Backend] = get_args(Backend)
+) -> tuple[Recipe, ...]:
     """Return a recipe for each backend; `source` is where the facts were read."""
-    return tuple(_recipe(facts, backend, source) for backend in get_args(Backend))
-
-
-def draft_rows(
-    facts: SourceFacts,
-    *,
-    pin: Sdist | Git,
-    source: str,
-    status: Status,
-    on_index: bool,
-    components: Collection[str],
-    date: str,
-) -> list[Row]:
-    """Return the rows of a draft: package, release, requirements, and a recipe for each backend.
-
-    Name and version in the facts must be known. `source` is where the facts were read. `status` is that of
-    the requirements: `inferred` if building may change them. A project that is `on_index` has its
-    requirements there. `components` are everything that a requirement of the catalog may name.
-    """
-    read = f"Read on {date}; nothing was executed."
-    return [
-        Package(
-            name=facts.name,
-            title=facts.summary or facts.name,
-            import_name=facts.import_name,
-            pypi="same" if on_index else "",
-            status="observed",
-            source=source,
-            note=read,
-        ),
-        Release(
-            package=facts.name,
-            version=facts.version,
-            sdist=pin if isinstance(pin, Sdist) else None,
-            git=pin if isinstance(pin, Git) else None,
-            backend=backends_of(facts),
-            status="observed",
-            source=source,
-            note=read,
-        ),
-        *_requirements(facts, source=source, status=status, on_index=on_index, components=components),
-        *(_recipe(facts, backend, source) for backend in backends_of(facts)),
-    ]
+    return tuple(_recipe(facts, backend, source) for backend in backends)
 
 
 def draft_text(rows: list[Row], gaps: Collection[str], origin: str) -> str:
@@ -141,9 +101,14 @@ def unnamed_requirements(facts: SourceFacts, components: Collection[str]) -> lis
     ]
 
 
-def _requirements(
-    facts: SourceFacts, *, source: str, status: Status, on_index: bool, components: Collection[str]
+def draft_requirements(
+    facts: SourceFacts, source: str, status: Status, components: Collection[str], *, on_index: bool
 ) -> Iterator[Requires]:
+    """Yield the requirements of a draft; those of a project that is `on_index` are there.
+
+    `status` is `inferred` if building may change them. `components` are everything that a requirement of the
+    catalog may name.
+    """
     row = partial(Requires, package=facts.name, releases=f"=={facts.version}", source=source)
     if facts.requires_python:
         yield row(on="python", versions=(facts.requires_python,), status="observed")

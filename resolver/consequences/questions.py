@@ -20,7 +20,6 @@ from resolver.solving.session import Session
 from resolver.versions import minor, sort_key
 
 if TYPE_CHECKING:
-    from resolver.facts.schema import Window
     from resolver.model import Candidate, Target
     from resolver.solving.session import Solution
 
@@ -308,35 +307,31 @@ def driver_states(side: Side, rocm: str) -> tuple[list[DriverState], list[Driver
         driver = windows[-1].driver
     else:
         return [], []
-    states = [_in_window(side, rocm, row) for row in windows] or [_on_driver(side, rocm, driver)]
+    states = []
+    for row in windows:  # on the last day of each, when all that was run in it is known
+        last = row.until - timedelta(days=1) if row.until else target.date
+        day = min(last, target.date)
+        states.append(_state(side, rocm, replace(target, date=day), row.driver, row.since))
+    states = states or [_state(side, rocm, replace(target, driver=driver), driver)]
     known = [state for state in states if state is not None]
     if len(known) < len(states):
         return [], []
     newer = sorted((row for row in catalog.driver if sort_key(row) > sort_key(driver)), key=sort_key)
-    return known, [state for name in newer if (state := _on_driver(side, rocm, name))]
+    others = (_state(side, rocm, replace(target, driver=name), name) for name in newer)
+    return known, [state for state in others if state is not None]
 
 
-def _in_window(side: Side, rocm: str, row: Window) -> DriverState | None:
-    """Return the state on the last day of a window, when all that was run in it is known."""
-    day = side.request.target.date
-    if row.until and row.until <= day:
-        day = row.until - timedelta(days=1)
-    return _state(side, rocm, replace(side.request.target, date=day), DriverState(row.driver, row.since, ""))
-
-
-def _on_driver(side: Side, rocm: str, driver: str) -> DriverState | None:
-    return _state(side, rocm, replace(side.request.target, driver=driver), DriverState(driver, None, ""))
-
-
-def _state(side: Side, rocm: str, target: Target, known: DriverState) -> DriverState | None:
+def _state(
+    side: Side, rocm: str, target: Target, driver: str, since: date | None = None
+) -> DriverState | None:
     session = Session(compile_problem(side.catalog, Request(replace(target, base_image=None))))
     question = Question(session, session.problem.demands, {"rocm": f"=={minor(rocm)}.*"})
     if question.missing:
         return None
     if question.state:
-        return replace(known, state=question.state, reasons=question.risks)
+        return DriverState(driver, since, question.state, question.risks)
     core = why_refused(question, question).core
-    return replace(known, reasons=tuple(item for item in core if item.kind == "fact"))
+    return DriverState(driver, since, "", tuple(item for item in core if item.kind == "fact"))
 
 
 def changes(states: list[DriverState]) -> Iterator[DriverState]:
