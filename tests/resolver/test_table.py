@@ -364,6 +364,7 @@ def test_build_for_another_framework_is_no_cell_unless_asked_for(catalog: Catalo
     assert cells("horovod[tensorflow] torch==2.7.*") >= {"0.28.1 (tensorflow)"}
 
 
+@pytest.mark.slow
 def test_other_columns_do_not_change_cells(catalog: Catalog) -> None:
 
     whole = {
