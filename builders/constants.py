@@ -58,3 +58,5 @@ DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Error numbers of a full disk, an exceeded quota, and the limit of file sizes."""
 OUT_OF_MEMORY = "out-of-memory"
 """Id of the failure of a build that more memory, or fewer compile jobs, can prevent."""
+SQUASHFS_MAGIC = b"hsqs"
+"""The first bytes of a squashfs."""

@@ -27,6 +27,7 @@ from builders.installed import checks
 from builders.installed import reading as installed_reading
 from builders.machine import host
 from builders.machine.limited import limited
+from builders.machine.process import output_of
 from matrix.input import settings as command_settings
 from matrix.input.settings import Settings, overlays
 from matrix.reading import recognise
@@ -145,7 +146,7 @@ def _try_once(runtime: Runtime, path: Path, *arguments: Any) -> Any:
     return _try_python(runtime, path, *arguments)
 
 
-_ask = host._output_of
+_ask = output_of
 _ask_system = functools.cache(lambda command: _ask([*command]))
 
 
@@ -160,7 +161,7 @@ _SHORTCUTS: list[tuple[Any, str, Any, Any]] = [
     (installed_reading, "limited", limited, _read_here),
     (recognise, "limited", limited, _read_here),
     (python_environments, "_try", _try_python, _try_once),
-    (host, "_output_of", _ask, _ask_once),
+    (host, "output_of", _ask, _ask_once),
 ]
 """Functions that start processes, and those that most tests have in their place."""
 

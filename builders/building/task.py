@@ -39,7 +39,7 @@ from builders.building.watch import MemoryMeter, kernel_killed_since, kernel_kil
 from builders.constants import NO_COMPILER_CACHE
 from builders.containers.runtime import run_in
 from builders.environments.layers import make_environment, make_layers
-from builders.machine import host
+from builders.machine import cluster
 from builders.probe.wheel import MODULE_REMOVED
 from builders.recipes import check_source
 from builders.source_facts.reading import has_extensions
@@ -198,7 +198,7 @@ class _Build(msgspec.Struct, frozen=True):
             self.reporter.warning(warning)
         task, source, layers, environment, tree, prefix_map = self._set_up()
         build_host = self.task.build_host
-        jobs = host.compile_jobs(
+        jobs = cluster.compile_jobs(
             self.limits.memory_per_job or task.recipe.memory_per_job,
             jobs=self.limits.jobs,
             memory=self.limits.memory,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import stat
 import struct
 from collections.abc import Iterator
@@ -15,9 +14,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
-from builders.containers.squashfs import MAGIC
-from builders.storage.files import cache_root, sha256_of, share_finished, write_atomic
-from builders.storage.lease import exclusive_lock
+from builders.constants import SQUASHFS_MAGIC
+from builders.storage.files import cache_root, sha256_of, write_atomic
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
 from resolver.versions import shorten
 
@@ -36,7 +34,6 @@ _UNSTABLE = ("dev", "proc", "run", "sys", "tmp")
 """Directories of an unpacked image whose content does not belong to it."""
 _DIGESTED = ("etc/os-release", "usr/lib/os-release", "var/lib/dpkg/status")
 """Files of an unpacked image whose content is part of its digest, in addition to ROCm's ``.info``."""
-_COPIED = 1 << 24  # bytes at a time
 _LARGEST_DIGESTED = 100_000_000  # bytes of such a file
 
 _FileState = tuple[str, int, int, int]
@@ -124,7 +121,7 @@ def form_of(path: Path) -> Form:
     if len(head) >= SIF_HEADER.size and SIF_HEADER.unpack_from(head)[1] == _SIF_MAGIC:
         _require_whole(path, head)
         return "sif"
-    if head.startswith(MAGIC):
+    if head.startswith(SQUASHFS_MAGIC):
         return "squashfs"
     if head[_TAR_AT : _TAR_AT + len(_TAR_MAGIC)] == _TAR_MAGIC:
         return "archive"
@@ -285,35 +282,11 @@ def with_pinned_image(resolution: Resolution, lock: Path) -> Resolution:
         found = find_image(path)
         digest, path = digest or found.digest, found.path
     if digest:
-        copy = _copy_path(LocalImage(image.name, path, digest.removeprefix("sha256:")), lock)
+        copy = copy_path(LocalImage(image.name, path, digest.removeprefix("sha256:")), lock)
         path = copy if copy.is_file() and find_image(copy).digest == digest else path
     return replace(resolution, image=replace(image, digest=digest, path=str(path)))
 
 
-def copy_image(locked: BaseImage, lock: Path) -> BaseImage:
-    """Copy the base image of a lock to the lock's directory, unless it is there, and return that of the copy.
-
-    A copy that was interrupted continues. Raise `OSError` if it cannot be written.
-    """
-    image = locked_image(locked)
-    if image.path.is_dir():
-        msg = f"The base image {image.path} is a directory. Only files are copied."
-        raise UsageError(msg, hint="Make an image of it with `apptainer build image.sif DIRECTORY`.")
-    copy = _copy_path(image, lock)
-    part = copy.with_name(f".{copy.name}.part")
-    with exclusive_lock(part):
-        if not copy.is_file() or find_image(copy).sha256 != image.sha256:
-            with image.path.open("rb") as source, part.open("ab") as target:
-                source.seek(target.tell())
-                shutil.copyfileobj(source, target, _COPIED)
-            if sha256_of(part) != image.sha256:
-                part.unlink()
-                msg = f"The copy of {image.path} differs from the image, which may have changed meanwhile."
-                raise EnvironmentLacksError(msg, hint="Run the command again: it copies the whole image.")
-            part.replace(copy)
-            share_finished(copy)
-    return replace(locked, path=str(copy), digest=image.digest)
-
-
-def _copy_path(image: LocalImage, lock: Path) -> Path:
+def copy_path(image: LocalImage, lock: Path) -> Path:
+    """Return where a copy of an image is kept, beside a lock."""
     return lock.absolute().parent / f"{stem(Path(image.name))}-{image.sha256[:12]}.sif"

@@ -16,6 +16,7 @@ import zlib
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+from builders.constants import SQUASHFS_MAGIC
 from resolver.errors import EnvironmentLacksError
 
 if sys.version_info >= (3, 14):
@@ -26,9 +27,6 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-MAGIC = b"hsqs"
-"""The first bytes of the file."""
 
 _SUPERBLOCK = struct.Struct("<4sIIIIHHHHHHQQQQQQQQ")
 _DECOMPRESSORS: dict[int, Callable[[], Any]] = {
@@ -58,7 +56,7 @@ _LONGEST_PATH = 4096  # bytes, as in Linux
 def is_squashfs(path: Path) -> bool:
     """Return whether a file begins as a squashfs."""
     with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
+        return file.read(len(SQUASHFS_MAGIC)) == SQUASHFS_MAGIC
 
 
 class Entry(NamedTuple):
@@ -91,7 +89,7 @@ class Squashfs:
             magic, _, _, self._block_size, self._fragments, kind, _, _, _, major, minor,
             self._root, _, _, _, self._inodes, self._directories, self._fragment_table, _,
         ) = _SUPERBLOCK.unpack(self._at(0, _SUPERBLOCK.size))  # fmt: skip
-        if (magic, major, minor) != (MAGIC, 4, 0) or not 0 < self._block_size <= _LARGEST_BLOCK:
+        if (magic, major, minor) != (SQUASHFS_MAGIC, 4, 0) or not 0 < self._block_size <= _LARGEST_BLOCK:
             msg = "its header is not that of a squashfs of version 4.0"
             raise ValueError(msg)
         if kind not in _DECOMPRESSORS:

@@ -109,7 +109,7 @@ def architecture_of(number: int) -> str:
 
 def check_cores_and_memory() -> Finding:
     """Check how many cores and how much memory builds may use."""
-    cores, memory = host.cores(), host.memory_gib()
+    cores, memory = cluster.cores(), cluster.memory_gib()
     evidence = {"cores": cores, "memory-gib": round(memory, 1)}
     message = f"{cores} cores and {memory:.0f} GiB of memory"
     if memory < _MEMORY:

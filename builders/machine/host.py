@@ -14,13 +14,14 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
 from builders.findings import Finding
-from builders.machine.process import run
+from builders.machine.cluster import text_of
+from builders.machine.process import output_of, run
 from resolver.errors import CommandError, EnvironmentLacksError
 from resolver.versions import join_words, sort_key
 
-_GIB = 2**30
-_MIB = 2**20
 _LAUNCHERS = {"ccache", "sccache", "distcc"}
 
 _SYSTEM = ("/usr/bin", "/bin", "/usr/sbin", "/sbin")
@@ -92,16 +93,16 @@ def driver_version() -> str:
     kernels has no version.
     """
     for command in (["dpkg-query", "-W", "-f", "${Version}", "amdgpu-dkms"], ["rpm", "-q", "amdgpu-dkms"]):
-        version = _output_of(command).strip()
+        version = output_of(command).strip()
         if version:
             return version
-    return _text(Path("/sys/module/amdgpu/version"))
+    return text_of(Path("/sys/module/amdgpu/version"))
 
 
 def rocm_version() -> tuple[str, Path]:
     """Return the version of the ROCm of ``ROCM_PATH`` or ``/opt/rocm``, empty if none, and its file."""
     path = Path(os.environ.get("ROCM_PATH") or "/opt/rocm") / ".info/version"
-    return _text(path).partition("-")[0], path
+    return text_of(path).partition("-")[0], path
 
 
 def find_python(version: str) -> Path:
@@ -118,8 +119,6 @@ def find_python(version: str) -> Path:
 
 def missing_python(filenames: Iterable[str]) -> str:
     """Return the Python that wheels need and this machine lacks; empty if one of the wheels is usable."""
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
     pythons = set()
     for name in filenames:
         try:
@@ -133,12 +132,6 @@ def missing_python(filenames: Iterable[str]) -> str:
             pythons.add(f"{match[1]}.{match[2]}")
     usable = (python == running_python() or shutil.which(f"python{python}") for python in pythons)
     return "" if not pythons or any(usable) else min(pythons, key=sort_key)
-
-
-def _output_of(command: list[str]) -> str:
-    from builders.machine.process import output_of  # resolving only counts the cores
-
-    return output_of(command)
 
 
 def cuda_toolkits() -> list[Path]:
@@ -245,19 +238,19 @@ def load_modules(modules: tuple[str, ...], variables: tuple[tuple[str, str], ...
 def compiler_identity() -> str:
     """Return the first line of the compiler's ``--version``."""
     path = compiler()
-    return _output_of([str(path), "--version"]).partition("\n")[0] if path else ""
+    return output_of([str(path), "--version"]).partition("\n")[0] if path else ""
 
 
 def mpi_identity() -> str:
     """Return the path and the compile command of ``mpicc``, or an empty string if it is not on PATH."""
     path = shutil.which("mpicc")
-    return f"{Path(path).resolve()}: {_output_of([path, '-show']).strip()}" if path else ""
+    return f"{Path(path).resolve()}: {output_of([path, '-show']).strip()}" if path else ""
 
 
 def missing_tools(python: Path, *, compile_cxx: bool = True, mpi: bool = False) -> list[Finding]:
     """Return the missing tools that a build with this interpreter needs on the host."""
     missing = []
-    answers = _output_of([str(python), "-c", _PROBE]).split()[-2:]
+    answers = output_of([str(python), "-c", _PROBE]).split()[-2:]
     headers, venv = answers[:1] == ["True"], answers[1:] == ["True"]
     if compile_cxx and compiler() is None:
         which = f" ($CXX is {os.environ['CXX']!r})" if os.environ.get("CXX") else " (g++)"
@@ -303,66 +296,6 @@ def _family() -> str:
     names = [release.get("ID", ""), *release.get("ID_LIKE", "").split()]
     names = ["suse" if name.startswith(("sles", "opensuse")) else name for name in names]
     return next((name for name in names if name in _INSTALLERS), "debian" if "ubuntu" in names else "")
-
-
-def cores() -> int:
-    """Return the cores that affinity, the quotas of control groups and the Slurm job allow this process."""
-    limits = [len(os.sched_getaffinity(0))]
-    for path in _cgroup_files("cpu", "cpu.max", "cpu.cfs_quota_us"):
-        quota, _, period = _text(path).partition(" ")
-        period = period or _text(path.with_name("cpu.cfs_period_us"))
-        if quota.isdigit() and period.isdigit():
-            limits.append(int(quota) // int(period))
-    if "SLURM_JOB_ID" in os.environ:
-        limits += _numbers("SLURM_CPUS_ON_NODE")
-    return max(1, min(limits))
-
-
-def memory_gib() -> float:
-    """Return the GiB that the kernel, the control groups and the Slurm job still leave to this process."""
-    texts = map(_text, _cgroup_files("memory", "memory.max", "memory.limit_in_bytes"))
-    limits = [_meminfo_available(), *(int(text) for text in texts if text.isdigit())]
-    if "SLURM_JOB_ID" in os.environ:
-        per_core = (number * cores() for number in _numbers("SLURM_MEM_PER_CPU"))
-        limits += [number * _MIB for number in (*_numbers("SLURM_MEM_PER_NODE"), *per_core) if number]
-    return min(limits) / _GIB
-
-
-def _numbers(variable: str) -> list[int]:
-    text = os.environ.get(variable, "")
-    return [int(text)] if text.isdigit() else []
-
-
-def _text(path: Path) -> str:
-    return path.read_text().strip() if path.exists() else ""
-
-
-def _meminfo_available() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 4 * _GIB
-
-
-def _cgroup_files(controller: str, file: str, file_of_version_1: str) -> list[Path]:
-    """Return the files with a limit for this process's control groups and their parents (v2 and v1)."""
-    root = Path("/sys/fs/cgroup")
-    own = Path("/proc/self/cgroup")
-    paths = [root / controller / file_of_version_1]
-    for line in own.read_text().splitlines() if own.exists() else []:
-        _, controllers, group = line.split(":", 2)
-        base = root if not controllers else root / controller
-        name = file if not controllers else file_of_version_1
-        if not controllers or controller in controllers.split(","):
-            folder = base / group.lstrip("/")
-            paths += [parent / name for parent in (folder, *folder.parents) if parent.is_relative_to(base)]
-    return paths
-
-
-def compile_jobs(memory_per_job: float, *, jobs: int | None = None, memory: float | None = None) -> int:
-    """Return the number of compile jobs for which there is memory (GiB) and a core."""
-    by_memory = int((memory or memory_gib()) // memory_per_job)
-    return max(1, min(jobs or cores(), by_memory))
 
 
 def cpu_identity() -> str:

@@ -30,7 +30,7 @@ from builders.building.task import ask_backend, asking_key, build_wheel
 from builders.building.watch import kernel_killed_since, kernel_kills, proportional_size, task_names, watched
 from builders.constants import OUT_OF_MEMORY
 from builders.diagnosis import diagnosed, known_failures
-from builders.machine import host
+from builders.machine import cluster
 from builders.machine.process import end_with_parent
 from builders.machine.reaper import descendants
 from builders.scheduling.scheduler import Event, estimates, schedule, task_graph
@@ -64,7 +64,7 @@ _LONGEST_END = 20.0
 
 def machine(limits: Limits) -> Resources:
     """Return the cores and the memory of this machine, within the limits of the user."""
-    return Resources(limits.jobs or host.cores(), limits.memory or host.memory_gib())
+    return Resources(limits.jobs or cluster.cores(), limits.memory or cluster.memory_gib())
 
 
 class _Forked(msgspec.Struct):

@@ -24,7 +24,7 @@ from builders.building.expected_time import Resources, expected_time
 from builders.building.jobserver import can_join
 from builders.building.provenance import read_statement
 from builders.building.records import memory_of_failures
-from builders.machine import host
+from builders.machine import cluster
 from resolver.errors import ProvenanceError
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ def _estimate(task: Task, index: Index, capacity: Resources, *, sharing: bool) -
     joins = sharing and can_join(task)
     cores = 1
     if compiles and not joins:
-        cores = host.compile_jobs(per_job, jobs=capacity.cores, memory=capacity.memory)
+        cores = cluster.compile_jobs(per_job, jobs=capacity.cores, memory=capacity.memory)
     # A recipe can state the time of a build that compiles nothing, too; an alias only has metadata.
     recipe = task.recipe if compiles or (task.recipe.core_hours and not task.pick.alias_of) else None
     seconds, source = expected_time(recipe, measured, capacity.cores if joins else cores)

@@ -15,7 +15,7 @@ from builders.containers.image import with_pinned_image
 from builders.environments.wheelhouse import check_of, prebuilt
 from builders.findings import Finding
 from builders.index import Index
-from builders.machine import host
+from builders.machine import cluster
 from builders.scheduling.scheduler import recorded
 from builders.scheduling.slurm import Slurm
 from builders.sources import Downloads, fetch_file
@@ -171,7 +171,7 @@ def planned_wheels(
     """
     tasks = tasks_of(context, index, names)
     refresh_published(tasks, index)
-    return tasks, [_planned(task, index, cores or host.cores()) for task in tasks]
+    return tasks, [_planned(task, index, cores or cluster.cores()) for task in tasks]
 
 
 def build_missing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tomllib
 from functools import partial
 from pathlib import Path
@@ -13,14 +14,15 @@ from msgspec.structs import replace
 
 from builders.building.inputs import Limits, unmet_requirements, wheels_of
 from builders.building.plan import plan
-from builders.containers.image import copy_image
+from builders.containers.image import copy_path, find_image, locked_image
 from builders.environments.wheelhouse import check_of
 from builders.index import Index
 from builders.index_client.metadata import matching_files
 from builders.pyproject import FILE, PyProject
 from builders.sources import FetchedItem, FetchResult, MissingItem, fetch_all, fetch_published
-from builders.storage.files import cache_root, link_or_copy, make_directories
+from builders.storage.files import cache_root, link_or_copy, make_directories, sha256_of, share_finished
 from builders.storage.io_errors import explain_io_errors
+from builders.storage.lease import exclusive_lock
 from builders.wheels.wheel import DamagedError
 from matrix.api import package_indexes, write_lock
 from matrix.building.completing import complete_lock
@@ -50,11 +52,12 @@ if TYPE_CHECKING:
 
     from matrix.command_line.context import Context
     from matrix.show.console import Console
-    from resolver.model import Distribution, Requirement
+    from resolver.model import BaseImage, Distribution, Requirement
 
 SUMMARY = "download everything the lock installs and its builds need, and check all hashes"
 EXAMPLE = "matrix farm fetch && matrix build-wheels --offline && matrix farm fetch --wheelhouse wheels"
 _MOST_ERRORS = 10
+_COPIED = 1 << 24  # bytes at a time
 _BUILD_WHEELS = "wheels of torch and the build requirements"
 
 
@@ -388,3 +391,28 @@ def _requires(sdist: FetchedItem) -> list[Requirement]:
     except (DamagedError, tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise SourceError(f"{sdist.origin} cannot be read: {error}") from None
     return list(map(parse_requirement, project.build_system.requires if "build-system" in table else _LEGACY))
+
+
+def copy_image(locked: BaseImage, lock: Path) -> BaseImage:
+    """Copy the base image of a lock to the lock's directory, unless it is there, and return that of the copy.
+
+    A copy that was interrupted continues. Raise `OSError` if it cannot be written.
+    """
+    image = locked_image(locked)
+    if image.path.is_dir():
+        msg = f"The base image {image.path} is a directory. Only files are copied."
+        raise UsageError(msg, hint="Make an image of it with `apptainer build image.sif DIRECTORY`.")
+    copy = copy_path(image, lock)
+    part = copy.with_name(f".{copy.name}.part")
+    with exclusive_lock(part):
+        if not copy.is_file() or find_image(copy).sha256 != image.sha256:
+            with image.path.open("rb") as source, part.open("ab") as target:
+                source.seek(target.tell())
+                shutil.copyfileobj(source, target, _COPIED)
+            if sha256_of(part) != image.sha256:
+                part.unlink()
+                msg = f"The copy of {image.path} differs from the image, which may have changed meanwhile."
+                raise EnvironmentLacksError(msg, hint="Run the command again: it copies the whole image.")
+            part.replace(copy)
+            share_finished(copy)
+    return replace(locked, path=str(copy), digest=image.digest)

@@ -30,7 +30,7 @@ def build_times(
     built = resolution.built()
     if not built:
         return {}
-    from builders.machine.host import cores as all_cores
+    from builders.machine.cluster import cores as all_cores
     from resolver.providers.inferred import with_releases_of
 
     catalog = with_releases_of(catalog, resolution)

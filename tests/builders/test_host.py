@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.containers.sandbox import KINDS, OTHER, Kind, command_line, inside, layout
-from builders.machine import host
+from builders.machine import cluster, host
 from builders.machine.process import output_of
 from resolver.errors import EnvironmentLacksError
 
@@ -184,7 +184,7 @@ def test_compiler_ignores_launcher(no_programs: Path, monkeypatch: pytest.Monkey
     memory=st.floats(0.01, 4096),
 )
 def test_compile_jobs_fit_memory(memory_per_job: float, jobs: int, memory: float) -> None:
-    fit = host.compile_jobs(memory_per_job, jobs=jobs, memory=memory)
+    fit = cluster.compile_jobs(memory_per_job, jobs=jobs, memory=memory)
     assert 1 <= fit <= jobs
     assert fit == 1 or fit * memory_per_job <= memory * (1 + 1e-9)
     assert fit == jobs or (fit + 1) * memory_per_job > memory * (1 - 1e-9)
@@ -192,19 +192,20 @@ def test_compile_jobs_fit_memory(memory_per_job: float, jobs: int, memory: float
 
 def test_compile_jobs_default_to_host_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
-    monkeypatch.setattr(host, "memory_gib", lambda: 9.0)
-    assert host.compile_jobs(2.0) == 4
-    assert host.compile_jobs(1.0) == 6
-    assert host.compile_jobs(16.0) == 1
-    assert host.compile_jobs(1.0, jobs=3) == 3
-    assert host.compile_jobs(2.0, memory=4) == 2
+    monkeypatch.setattr(cluster, "memory_gib", lambda: 9.0)
+    assert cluster.compile_jobs(2.0) == 4
+    assert cluster.compile_jobs(1.0) == 6
+    assert cluster.compile_jobs(16.0) == 1
+    assert cluster.compile_jobs(1.0, jobs=3) == 3
+    assert cluster.compile_jobs(2.0, memory=4) == 2
 
 
 @pytest.fixture
 def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
     """Write a file of a faked /proc or /sys."""
     root = tmp_path / "root"
-    monkeypatch.setattr(host, "Path", lambda text: root / str(text).lstrip("/"))
+    for module in (cluster, host):
+        monkeypatch.setattr(module, "Path", lambda text: root / str(text).lstrip("/"))
 
     def write(path: str, text: str) -> None:
         target = root / path.lstrip("/")
@@ -216,10 +217,10 @@ def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
 
 
 def test_memory_is_available_memory(put: Put) -> None:
-    assert host.memory_gib() == 32
+    assert cluster.memory_gib() == 32
     put("/proc/self/cgroup", "0::/\n")
     put("/sys/fs/cgroup/memory.max", "max\n")
-    assert host.memory_gib() == 32
+    assert cluster.memory_gib() == 32
 
 
 def test_memory_respects_control_groups_2(put: Put) -> None:
@@ -227,7 +228,7 @@ def test_memory_respects_control_groups_2(put: Put) -> None:
     put("/sys/fs/cgroup/system.slice/job_7/step:0/memory.max", "max\n")
     put("/sys/fs/cgroup/system.slice/job_7/memory.max", f"{8 * GIB}\n")
     put("/sys/fs/cgroup/system.slice/memory.max", f"{16 * GIB}\n")
-    assert host.memory_gib() == 8
+    assert cluster.memory_gib() == 8
 
 
 def test_memory_respects_control_groups_1(put: Put) -> None:
@@ -235,7 +236,7 @@ def test_memory_respects_control_groups_1(put: Put) -> None:
     put("/sys/fs/cgroup/memory/memory.limit_in_bytes", f"{2**63 - 4096}\n")
     put("/sys/fs/cgroup/memory/slurm/memory.limit_in_bytes", f"{4 * GIB}\n")
     put("/sys/fs/cgroup/memory/cpus/memory.limit_in_bytes", f"{1 * GIB}\n")
-    assert host.memory_gib() == 4
+    assert cluster.memory_gib() == 4
 
 
 def test_missing_python_is_an_error() -> None:
@@ -267,7 +268,7 @@ def test_cores_respect_quota(quota: str, cores: int, put: Put, monkeypatch: pyte
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     put("/proc/self/cgroup", "0::/job_7\n")
     put("/sys/fs/cgroup/job_7/cpu.max", f"{quota}\n")
-    assert host.cores() == cores
+    assert cluster.cores() == cores
 
 
 def test_cores_respect_quota_of_control_groups_1(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +277,7 @@ def test_cores_respect_quota_of_control_groups_1(put: Put, monkeypatch: pytest.M
     put("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n")
     put("/sys/fs/cgroup/cpu/job_7/cpu.cfs_quota_us", "250000\n")
     put("/sys/fs/cgroup/cpu/job_7/cpu.cfs_period_us", "50000\n")
-    assert host.cores() == 5
+    assert cluster.cores() == 5
 
 
 @pytest.mark.usefixtures("put")
@@ -284,11 +285,11 @@ def test_slurm_job_limits_cores_and_memory(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "6")
     monkeypatch.setenv("SLURM_MEM_PER_CPU", "1024")
-    assert (host.cores(), host.memory_gib()) == (8, 32)  # variables of a job that has ended
+    assert (cluster.cores(), cluster.memory_gib()) == (8, 32)  # variables of a job that has ended
     monkeypatch.setenv("SLURM_JOB_ID", "17")
-    assert (host.cores(), host.memory_gib()) == (6, 6)
+    assert (cluster.cores(), cluster.memory_gib()) == (6, 6)
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "2048")
-    assert host.memory_gib() == 2
+    assert cluster.memory_gib() == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,7 +14,7 @@ import pytest
 
 from builders.building import plan
 from builders.containers import inspection
-from builders.containers.image import LocalImage, copy_image, find_image, image_name
+from builders.containers.image import LocalImage, find_image, image_name
 from builders.containers.inspection import ImageFacts
 from builders.diagnosis import doctor as machine
 from builders.recipes import Program
@@ -22,6 +22,7 @@ from builders.sources import FetchResult
 from builders.storage.files import write_atomic
 from matrix.cli import main
 from matrix.farm import fetch
+from matrix.farm.fetch import copy_image
 from matrix.judging import machine as judged_machine
 from resolver.errors import EnvironmentLacksError, UsageError
 from resolver.facts.catalog import load
@@ -236,12 +237,12 @@ def test_killed_copy_continues(link: Path, tmp_path: Path) -> None:
     locked = BaseImage("mine", str(link.resolve()))
     program = (
         "import os, pathlib, shutil, signal\n"
-        "from builders.containers import image\n"
+        "from matrix.farm import fetch\n"
         "from resolver.model import BaseImage\n"
         "def copy(source, target, size):\n"
         "    target.write(source.read(1000)); target.flush(); os.kill(os.getpid(), signal.SIGKILL)\n"
         "shutil.copyfileobj = copy\n"
-        f"image.copy_image(BaseImage('mine', {locked.path!r}), pathlib.Path('matrix.lock'))\n"
+        f"fetch.copy_image(BaseImage('mine', {locked.path!r}), pathlib.Path('matrix.lock'))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=False)
     assert done.returncode == -signal.SIGKILL

@@ -64,7 +64,7 @@ def session(command: str, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch, 
 def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("builders.machine.host.cores", lambda: 16)
+    monkeypatch.setattr("builders.machine.cluster.cores", lambda: 16)
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LC_ALL", "LANG"):
         monkeypatch.delenv(name, raising=False)
 
