@@ -8,14 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import re2
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.constructor import DuplicateKeyError
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.reader import ReaderError
 
 from matrix.reading.items import CONDA, Installer, Item, Reading, Unread
 from matrix.reading.pip_line import ISOLATION_VARIABLE, is_location
@@ -23,6 +18,10 @@ from matrix.reading.requirements import HINT, add_lines, finding_at
 from resolver.errors import UsageError
 from resolver.texts import printable
 from resolver.versions import shorten
+
+if TYPE_CHECKING:
+    from ruamel.yaml.comments import CommentedMap, CommentedSeq
+    from ruamel.yaml.constructor import DuplicateKeyError
 
 _KEYS = ("name", "dependencies", "prefix", "channels", "variables")
 _BUILD_VARIABLE = re.compile(
@@ -75,9 +74,9 @@ class _File:
             if text is not None:
                 self._keep(dependencies, position, text.strip(), "conda")
                 self._check_spec(line, text.strip())
-            elif not isinstance(item, CommentedMap):
+            elif not _is_map(item):
                 self.add("not-text", line, "conda expects a string here and stops with a Python error.")
-            for key in item if text is None and isinstance(item, CommentedMap) else ():
+            for key in item if text is None and _is_map(item) else ():
                 if key != "pip":
                     self.add("not-text", line, "conda accepts only a pip section here, and stops.")
                     continue
@@ -121,11 +120,11 @@ class _File:
 
     def _read_section(self, item: CommentedMap) -> None:
         section = item["pip"]
-        if isinstance(section, CommentedSeq):
+        if _is_list(section):
             for position in range(len(section)):
                 self._read_item(section, position)
         elif section is not None:
-            part = "key" if isinstance(section, CommentedMap) else "character"
+            part = "key" if _is_map(section) else "character"
             message = f"conda expects a list here and would read each {part} as a line."
             self.add("pip-not-list", _line_of(item, "pip"), message, fix="Start each line with a hyphen.")
 
@@ -139,7 +138,7 @@ class _File:
             return
         line, column = section.lc.item(position)
         written = _COMMENT.sub("", self.lines[line][column:]).strip()
-        if isinstance(section[position], CommentedMap) and written.startswith("--"):
+        if _is_map(section[position]) and written.startswith("--"):
             message = (
                 "YAML reads this line as a mapping. conda expects a string and stops with a TypeError before "
                 "pip runs."
@@ -160,7 +159,7 @@ class _File:
 
     def check_channels(self, channels: object) -> None:
         """Report channels of Anaconda."""
-        if not isinstance(channels, CommentedSeq):
+        if not _is_list(channels):
             return
         for position, channel in enumerate(channels):
             if isinstance(channel, str) and channel in {"defaults", "anaconda", "main"}:
@@ -174,7 +173,7 @@ class _File:
 
     def check_variables(self, variables: object) -> None:
         """Report variables that are meant for pip."""
-        if not isinstance(variables, CommentedMap):
+        if not _is_map(variables):
             return
         for name in variables:
             if _BUILD_VARIABLE.match(str(name)):
@@ -213,6 +212,9 @@ def list_item(start: str, quote: str, text: str) -> str:
         return f"{start[: -len(start.lstrip())]}# {start.lstrip()}{text[2:]}"
     if text.startswith('"'):
         return f"{start}{text}"
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
     plain = f"{quote}{text}{quote}"
     try:
         is_same = YAML(typ="safe", pure=True).load(f"- {plain}\n") == [text]
@@ -284,7 +286,7 @@ def recognises(name: str, head: str) -> bool:
 def read(text: str, name: str) -> Reading:
     """Read what conda and pip install from an environment file."""
     tree, duplicate = _load(text, name)
-    if not isinstance(tree, CommentedMap):
+    if not _is_map(tree):
         kind = "nothing" if tree is None else "a list" if isinstance(tree, list) else "a string"
         msg = f"{name}:1: not a conda environment file: it contains {kind} instead of keys."
         raise UsageError(msg, hint=HINT)
@@ -303,14 +305,14 @@ def read(text: str, name: str) -> Reading:
         msg = f"{name}:1: this environment file has no dependencies."
         raise UsageError(msg, hint=HINT)
     dependencies = tree["dependencies"]
-    if not isinstance(dependencies, CommentedSeq):
+    if not _is_list(dependencies):
         msg = f"{name}:{_line_of(tree, 'dependencies')}: `dependencies` is not a list."
         raise UsageError(msg, hint="Start each dependency with a hyphen on its own line.")
     file.read_dependencies(dependencies)
     file.check_channels(tree.get("channels"))
     variables = tree.get("variables")
     file.check_variables(variables)
-    if isinstance(variables, CommentedMap):
+    if _is_map(variables):
         reading.variables = {str(key): str(value) for key, value in variables.items()}
     for spec in reading.conda_lines:
         item = None if is_pip_line(spec.text) else conda_item(spec.text, line=spec.line)
@@ -323,11 +325,16 @@ def read(text: str, name: str) -> Reading:
 
 
 def _listed(value: object) -> list[str]:
-    return [str(item) for item in value] if isinstance(value, CommentedSeq) else []
+    return [str(item) for item in value] if _is_list(value) else []
 
 
 def _load(text: str, name: str, *, duplicates: bool = False) -> tuple[object, DuplicateKeyError | None]:
     """Parse a file; return also the error if conda rejects it because a key is there twice."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.constructor import DuplicateKeyError
+    from ruamel.yaml.error import MarkedYAMLError
+    from ruamel.yaml.reader import ReaderError
+
     yaml = YAML()
     yaml.allow_duplicate_keys = duplicates
     try:
@@ -352,6 +359,18 @@ def _load(text: str, name: str, *, duplicates: bool = False) -> tuple[object, Du
     except Exception as error:  # noqa: BLE001  ruamel.yaml raises any kind for invalid scalars and tags
         msg = f"{name}: invalid YAML: {error}."
         raise UsageError(msg) from None
+
+
+def _is_map(value: object) -> TypeGuard[CommentedMap]:
+    from ruamel.yaml.comments import CommentedMap
+
+    return isinstance(value, CommentedMap)
+
+
+def _is_list(value: object) -> TypeGuard[CommentedSeq]:
+    from ruamel.yaml.comments import CommentedSeq
+
+    return isinstance(value, CommentedSeq)
 
 
 def _text_of(item: object) -> str | None:
