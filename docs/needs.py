@@ -26,7 +26,7 @@ def table() -> str:
         need, how, proof = cells
         tests = _PROOF.findall(proof)
         seen = [_of_test(*test) for test in tests]
-        places = sorted({place for place, _ in seen}, key=[*_PLACES.values()].index)
+        places = sorted({place for where, _ in seen for place in where}, key=[*_PLACES.values()].index)
         texts = dict.fromkeys(text for _, said in seen for text in said)
         names = ", ".join(f"`{name}`" for _, name in tests)
         where = "; ".join(places) or f"**not run**: {proof.removeprefix('none: ')}"
@@ -34,16 +34,21 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _of_test(file: str, name: str) -> tuple[str, list[str]]:
-    """Return where a test is run, and the sentences that say what stands in for something."""
+def _of_test(file: str, name: str) -> tuple[set[str], list[str]]:
+    """Return where a test is run, and the sentences that say what stands in for something.
+
+    A test of which only some cases are long is run at both places.
+    """
     module = _module(file)
     test = next(node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == name)
     own = next((node.value for node in module.body if _is_marks(node)), None)
-    marks = {*_marks(own), *(mark for node in test.decorator_list for mark in _marks(node))}
-    place = _PLACES["long" if "long" in marks else "integration" if "integration" in marks else ""]
+    of_all = {*_marks(own), *(mark for node in test.decorator_list for mark in _marks(node)[:1])}
+    places = {_PLACES["long" if "long" in of_all else "integration" if "integration" in of_all else ""]}
+    if any("long" in _marks(node) for node in test.decorator_list):
+        places.add(_PLACES["long"])
     docs = (ast.get_docstring(node) or "" for node in (module, test))
     sentences = (" ".join(text.split()) for doc in docs for text in _SENTENCE.split(doc))
-    return place, [
+    return places, [
         text.replace("|", "\\|").replace("``", "`") for text in sentences if _STAND_IN.search(text)
     ]
 

@@ -250,5 +250,8 @@ def test_table_of_needs_says_where_each_is_run_and_what_stands_in(monkeypatch: p
     plugin = rows["several nodes: RCCL's network plugin on Slingshot"]
     assert plugin[2] == "`nox -s long`; CI"
     assert "stands in for HIP's runtime" in plugin[3]
+    assert rows["JAX, TensorFlow, CuPy and others for ROCm"][2] == "CI"
+    assert rows["a definition file for Apptainer"][2] == "CI (integration); `nox -s long`"
+    assert rows["a container with JAX for ROCm, made only if its plugin loads"][2] == "`nox -s long`"
     assert rows["tykky as LUMI installs it"][2] == "**not run**: LUMI's module is only there"
     sys.modules.pop("needs", None)
