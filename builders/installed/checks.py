@@ -521,7 +521,7 @@ def driver_findings(rocm: str, side: Side) -> Iterator[Finding]:
     past, newer = driver_states(side, rocm)
     if not past:
         text = f"ROCm {rocm} was not compared with the kernel driver: the catalog does not know one of them."
-        yield Finding("driver-not-judged", "warning", text)
+        yield Finding("driver-not-judged", "warning", text, "If you know the driver, name it with --driver.")
         return
     now, site = past[-1], side.request.target.site
     *_, since = changes(past)

@@ -65,7 +65,7 @@ class ExpectedTarget(msgspec.Struct, frozen=True, kw_only=True):
         return self.outside.get(rocm, f"{self.because}{older}")
 
     def _is_older(self, rocm: str) -> bool:
-        return not self.exact and sort_key(rocm) < sort_key(self.rocm[0])
+        return bool(self.rocm) and not self.exact and sort_key(rocm) < sort_key(self.rocm[0])
 
     def published(self, name: str, public: str) -> list[Torch]:
         """Return the torch wheels with which a version of torch, torchvision or torchaudio was released."""

@@ -129,7 +129,29 @@ def test_proven_set_of_published_wheels_fits_as_a_lock_of_uv(row: ProvenSet, cap
     code = main(["check", "uv.lock", *options])
     (thing,) = json.loads(capsys.readouterr().out)["things"]
     ids = {finding["id"] for finding in thing["findings"] if finding["severity"] == "error"}
-    assert (code, ids) in ((0, set()), (1, {"other-rocm"})), thing["text"]
+    if not any(finding["id"] == "driver-not-judged" for finding in thing["findings"]):
+        assert (code, ids) in ((0, set()), (1, {"other-rocm"})), thing["text"]
+    else:
+        assert code in {1, 4}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("site", sorted(name for name, row in CATALOG.site.items() if row.gfx))
+def test_file_and_list_agree_at_every_site(site: str, capsys: Capture) -> None:
+    """A site whose driver is not known gets no "fits" of either, and no exit 70 for any index."""
+    Path("matrix.toml").write_text('[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n')
+    index = (tiny_index(Path("own").absolute(), {"numpy": [("1.26.4", [])]}) / "simple").as_uri()
+    url = "https://download.pytorch.org/whl/rocm6.4"
+    Path("a.txt").write_text(f"--index-url {url}\ntorch==2.9.1+rocm6.4\n")
+    Path("freeze.txt").write_text("torch==2.9.1+rocm6.4\npytorch-triton-rocm==3.5.1\n")
+    assert main(["check", "a.txt", "--site", site, "--index-url", index, "--format", "json"]) != 70
+    (file,) = json.loads(capsys.readouterr().out)["things"]
+    assert main(["check", "freeze.txt", "--site", site, "--index-url", index, "--format", "json"]) != 70
+    (listed,) = json.loads(capsys.readouterr().out)["things"]
+    assert file["verdict"] == listed["verdict"]
+    for rocm in ("5.2", "6.3", "7.1", "7.13"):
+        Path("b.txt").write_text(f"--extra-index-url https://download.pytorch.org/whl/rocm{rocm}\ntorch\n")
+        assert main(["check", "b.txt", "--site", site, "--index-url", index]) in {0, 1, 4}
 
 
 def in_tree(row: ProvenSet, folder: Path) -> Judgement:
