@@ -31,6 +31,7 @@ from matrix.show.resolution_text import (
 from resolver.answers.rejected import (
     RejectedVersion,
     rejected_versions,
+    search_naming,
     working_version,
 )
 from resolver.compiling.known_bad import problems_of
@@ -309,11 +310,11 @@ def _rejected(
     lock, path, console = context.lock, context.args.lock, context.console
     name, specifier, chosen = pick.name, requirement.specifier, pick.version
     try:
-        request = lock.request
         is_open = any(pick.files for pick in lock.picks)
         catalog = catalog_with_image_of(lock, path, Settings(), drafts=not is_open)
         indexes = package_indexes(context.settings, context.inputs, console) if is_open else None
-        rejected, more = rejected_versions(catalog, request, indexes, lock, name, specifier=specifier)
+        search = search_naming(catalog, lock.request, indexes, name)
+        rejected, more = rejected_versions(search, lock, name, specifier=specifier)
     except MatrixError as error:
         console.warning(f"Cannot explain why other versions were not chosen: {error.message}")
         return [], 0
@@ -325,7 +326,7 @@ def _rejected(
             return rejected, more
         older = parse_requirement(f"{name}<{public}")
     try:
-        version, others = working_version(catalog, request, indexes, lock, older)
+        version, others = working_version(search, lock, older)
     except MatrixError:
         version, others = "", ()
     if version:
@@ -335,9 +336,7 @@ def _rejected(
         return [found, *rejected], more
     if specifier is None:
         return rejected, more
-    rejected, more = rejected_versions(
-        catalog, request, indexes, lock, name, specifier=specifier, passed=False
-    )
+    rejected, more = rejected_versions(search, lock, name, specifier=specifier, passed=False)
     if not rejected:
         text = shorten(requirement.text)
         msg = f"No known version matches {text!r}. {name} {chosen} was chosen."

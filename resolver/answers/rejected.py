@@ -9,13 +9,15 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from resolver.answers.explain import explain_conflict
-from resolver.answers.resolve import solve
+from resolver.answers.resolve import Search
 from resolver.compiling import compile_problem
 from resolver.compiling.problem import is_prerelease
 from resolver.model import CoreItem, Resolution, layer
 from resolver.requirements import parse_requirement
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from resolver.facts.catalog import Catalog
     from resolver.indexes import PackageIndexes
     from resolver.model import Distribution, Request, Requirement
@@ -48,10 +50,15 @@ class RejectedVersion(msgspec.Struct, frozen=True):
     """What else would change for an older version: each component with its version."""
 
 
+def search_naming(catalog: Catalog, request: Request, indexes: PackageIndexes | None, name: str) -> Search:
+    """Return the search for a request that also names a component: what is named is decided first."""
+    if name != "base-image" and all(requirement.name != name for requirement in request.requirements):
+        request = replace(request, requirements=(*request.requirements, parse_requirement(name)))
+    return Search(catalog, request, indexes)
+
+
 def rejected_versions(
-    catalog: Catalog,
-    request: Request,
-    indexes: PackageIndexes | None,
+    search: Search,
     chosen: Resolution,
     name: str,
     *,
@@ -62,11 +69,12 @@ def rejected_versions(
 
     Each is requested instead, so that the metadata on the indexes count. `MAX_REJECTED` candidates are
     explained, starting just above the chosen one; the second result is the number of others. If not `passed`,
-    they are the candidates after the chosen one.
+    they are the candidates after the chosen one. `search` is that of `search_naming`.
     """
+    request, indexes = search.request, search.indexes
     if name == "base-image" and request.target.base_image:
         return [], 0
-    problem = compile_problem(catalog, request, open_world=indexes is not None)
+    problem = compile_problem(search.catalog, request, open_world=indexes is not None)
     variable, pick = problem.variables.get(name), chosen.pick(name)
     if pick is None:
         return [], 0
@@ -87,13 +95,12 @@ def rejected_versions(
     rejected = []
     for version, key, variant in preferred[:MAX_REJECTED]:
         if name == "base-image":
-            pinned = replace(request, target=replace(request.target, base_image=version))
-            question = f"the base image is {version}"
+            target = replace(request.target, base_image=version)
+            of_image = Search(search.catalog, replace(request, target=target), indexes)
+            found = _rejected(of_image, [], chosen, (name, key, f"the base image is {version}"))
         else:
             pin = parse_requirement(f"{name}{f'[{variant}]' if variant else ''}=={version}")
-            pinned = replace(request, requirements=(*request.requirements, pin))
-            question = f"you asked for {pin.text}"
-        found = _rejected(catalog, pinned, indexes, chosen, (name, key, question))
+            found = _rejected(search, [pin], chosen, (name, key, f"you asked for {pin.text}"))
         if other_pick and not (found.core or found.instead or found.preferred):
             text = f"{name} {pick.version} is preferred because it is in {other} {other_pick.version}"
             found = replace(found, preferred=text)
@@ -102,11 +109,7 @@ def rejected_versions(
 
 
 def _rejected(
-    catalog: Catalog,
-    pinned: Request,
-    indexes: PackageIndexes | None,
-    chosen: Resolution,
-    version: tuple[str, str, str],
+    search: Search, pins: Sequence[Requirement], chosen: Resolution, version: tuple[str, str, str]
 ) -> RejectedVersion:
     """Return why a version was not chosen: the component, its key, and the constraint that pins it.
 
@@ -114,9 +117,9 @@ def _rejected(
     in its chosen version, not just any component that changes, too.
     """
     name, key, question = version
-    other = solve(catalog, pinned, indexes)
+    other = search.with_requirements(pins)
     if not isinstance(other, Resolution):
-        return RejectedVersion(key, core=_core_without(pinned, other, {question}))
+        return RejectedVersion(key, core=_core_without(search.request, other, {question}))
     requested = {requirement.name for requirement in chosen.request.requirements}
     own = layer(name, requested)[0]
     earlier = sorted(
@@ -128,15 +131,13 @@ def _rejected(
         kept = _pin(pick)
         if kept is None:
             continue
-        both = replace(pinned, requirements=(*pinned.requirements, kept))
-        if not isinstance(solve(catalog, both, indexes), Resolution):
+        if not isinstance(search.with_requirements([*pins, kept]), Resolution):
             return RejectedVersion(key, (), instead=Instead(pick.name, pick.key, then.key))
     if changed:
         together = [kept for pick, _ in changed if (kept := _pin(pick))]
-        both = replace(pinned, requirements=(*pinned.requirements, *together))
-        answer = solve(catalog, both, indexes)
+        answer = search.with_requirements([*pins, *together])
         if not isinstance(answer, Resolution):
-            return RejectedVersion(key, core=_core_without(both, answer, {question}))
+            return RejectedVersion(key, core=_core_without(search.request, answer, {question}))
     now, then = chosen.pick(name), other.pick(name)
     if now and then and then.origin == "build" != now.origin:
         return RejectedVersion(key, (), preferred=f"{now.version} has a wheel for the target")
@@ -158,17 +159,13 @@ def _core_without(request: Request, refuted: Refuted, texts: set[str]) -> tuple[
 
 
 def working_version(
-    catalog: Catalog,
-    request: Request,
-    indexes: PackageIndexes | None,
-    chosen: Resolution,
-    requirement: Requirement,
+    search: Search, chosen: Resolution, requirement: Requirement
 ) -> tuple[str, tuple[str, ...]]:
     """Return the preferred version that one more requirement allows, and what else would change with it.
 
     The version is empty if there is no solution.
     """
-    answer = solve(catalog, replace(request, requirements=(*request.requirements, requirement)), indexes)
+    answer = search.with_requirements([requirement])
     if not isinstance(answer, Resolution):
         return "", ()
     others = [pick for pick in answer.picks if pick.name != requirement.name and not pick.alias_of]

@@ -31,7 +31,7 @@ from resolver.versions import join_words
 if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.indexes import PackageIndexes
-    from resolver.model import Candidate, Conflict, Request
+    from resolver.model import Candidate, Conflict, Request, Requirement
     from resolver.providers import Provider
     from resolver.reporter import Reporter
     from resolver.solving.search import Assumption
@@ -82,7 +82,7 @@ def resolve(
     """
     stated = request.requirements
     request, notes = for_rocm(catalog, request)
-    search = _Search(catalog, request, indexes, keep)
+    search = Search(catalog, request, indexes, keep)
     if request.target.backend == "rocm":
         search = _with_wheels(catalog, search, indexes, notes)
         search = _with_extras(catalog, search, indexes, notes)
@@ -118,8 +118,8 @@ def resolve(
 
 
 def _with_wheels(
-    catalog: Catalog, search: _Search, indexes: PackageIndexes | None, notes: list[Notice]
-) -> _Search:
+    catalog: Catalog, search: Search, indexes: PackageIndexes | None, notes: list[Notice]
+) -> Search:
     """Return a search with wheels of another name in place of what the answer would compile.
 
     They are taken if they are for the same ROCm, if the site advises another ROCm, or if there is no solution
@@ -137,7 +137,7 @@ def _with_wheels(
         others = (other for other in search.request.requirements if other != stated)
         renamed = replace(search.request, requirements=(*others, *named_by(stated, row)))
         try:
-            other = _Search(catalog, renamed, indexes, {"rocm": rocm} if rocm else None)
+            other = Search(catalog, renamed, indexes, {"rocm": rocm} if rocm else None)
         except MatrixError:  # the wheels have other versions
             continue
         found = other.answer
@@ -158,8 +158,8 @@ def _with_wheels(
 
 
 def _with_extras(
-    catalog: Catalog, search: _Search, indexes: PackageIndexes | None, notes: list[Notice]
-) -> _Search:
+    catalog: Catalog, search: Search, indexes: PackageIndexes | None, notes: list[Notice]
+) -> Search:
     """Return a search with an extra for ROCm of a requested project, if nothing in the answer is for ROCm.
 
     Of several extras that resolve, the one with the fewest distributions is taken. If none resolves, the
@@ -170,12 +170,12 @@ def _with_extras(
         if stated.url or not extras or (isinstance(search.answer, Resolution) and search.answer.target.rocm):
             continue
         others = [other for other in search.request.requirements if other != stated]
-        tried: list[tuple[int, str, _Search]] = []
+        tried: list[tuple[int, str, Search]] = []
         for extra in extras:
             marker = f" ; {stated.marker}" if stated.marker else ""
             names = ",".join(sorted({*stated.extras, extra}))
             asked = parse_requirement(f"{stated.name}[{names}]{stated.specifier or ''}{marker}")
-            with_extra = _Search(catalog, replace(search.request, requirements=(*others, asked)), indexes)
+            with_extra = Search(catalog, replace(search.request, requirements=(*others, asked)), indexes)
             found = with_extra.answer
             tried.append(
                 (len(found.picks) if isinstance(found, Resolution) else sys.maxsize, extra, with_extra)
@@ -188,7 +188,7 @@ def _with_extras(
     return search
 
 
-def _published_instead(catalog: Catalog, search: _Search, answer: Resolution) -> Iterator[Notice]:
+def _published_instead(catalog: Catalog, search: Search, answer: Resolution) -> Iterator[Notice]:
     """Yield a sentence for each requested build that a published wheel with other versions would replace."""
     asked = {requirement.name: requirement.extras for requirement in search.request.requirements}
     built = {pick.name for pick in answer.picks if pick.origin == "build"} - {"torch"}
@@ -225,7 +225,7 @@ def _code_for_every_gpu(catalog: Catalog, answer: Resolution) -> Iterator[Notice
         yield Notice("code-of-every-gpu", "torch", text)
 
 
-class _Search:
+class Search:
     """A request, its one search, and the answer. Later questions are further assumptions of this search.
 
     Parameters are those of `solve`.
@@ -240,7 +240,8 @@ class _Search:
         until: float = inf,
     ) -> None:
         self.request = request
-        self._catalog = catalog
+        self.catalog = catalog
+        self.indexes = indexes
         self._notes: list[Notice] = []
         self._recent: list[Notice] = []
         self._assumed: list[Assumption] = []
@@ -302,6 +303,28 @@ class _Search:
         asked = replace(self.request, requirements=(*self.request.requirements, parse_requirement(name)))
         return None if solution is None else self._answer(asked, solution)
 
+    def with_requirements(self, stated: Sequence[Requirement]) -> Resolution | Refuted:
+        """Return the answer with further requirements of what the request names.
+
+        They are assumptions of this search. Only without a solution, the longer request has its own.
+        """
+        limits = [limit for one in stated if (limit := self._limit(one))]
+        solution = self._solve([*self._assumed, *limits]) if len(limits) == len(stated) else None
+        if solution is not None:
+            return self._answer(self.request, solution)
+        request = replace(self.request, requirements=(*self.request.requirements, *stated))
+        return solve(self.catalog, request, self.indexes)
+
+    def _limit(self, stated: Requirement) -> Assumption | None:
+        """Return what a requirement allows as an assumption; None for a variant, or if it was never met."""
+        node = self._solver.projects.node(stated.name) if self._solver is not None else None
+        if node is not None:
+            return node.number, node.allowed_by(stated.specifier)
+        variable = self._session.problem.variables.get(stated.name)
+        if variable is None or stated.extras:
+            return None
+        return self._session.number[stated.name], variable.allowed_by(str(stated.specifier))
+
     def _solve(self, assumed: Sequence[Assumption] = ()) -> Solution | None:
         """Return the preferred solution under assumptions."""
         if self._solver is None:
@@ -310,7 +333,7 @@ class _Search:
 
     def _preferred(self, assumed: Sequence[Assumption]) -> Solution | None:
         solution, self._notes = preferred_solution(
-            self._catalog, self.request, self._session, assumed, self._selectors
+            self.catalog, self.request, self._session, assumed, self._selectors
         )
         return solution
 
@@ -326,7 +349,7 @@ class _Search:
 
     def _answer(self, request: Request, solution: Solution) -> Resolution:
         problem = self._session.problem
-        closed = resolution_of(self._catalog, request, problem, solution, self._notes)
+        closed = resolution_of(self.catalog, request, problem, solution, self._notes)
         if self._solver is None:
             return closed
         from resolver.answers.answer import Answer
@@ -358,7 +381,7 @@ def solve(
     With indexes, the search gives up with a `TooLargeError` at the time `until` (`time.monotonic`), or when
     it has taken too long.
     """
-    return _Search(catalog, request, indexes, keep, until).answer
+    return Search(catalog, request, indexes, keep, until).answer
 
 
 def _solver(catalog: Catalog, request: Request, indexes: PackageIndexes, keep: Mapping[str, str]) -> Solver:

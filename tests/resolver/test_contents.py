@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from resolver.answers.rejected import rejected_versions
+from resolver.answers.rejected import rejected_versions, search_naming
 from resolver.answers.resolve import resolve, solve
 from resolver.errors import EnvironmentLacksError, InternalError, SourceError
 from resolver.facts.catalog import Catalog, load
@@ -539,10 +539,9 @@ def test_refusal_names_the_evidence(content: Content, catalog: Catalog) -> None:
     alone = resolve(catalog, ask(catalog, "a", **target), FakeIndexes({"a": releases(content)}))  # type: ignore[arg-type]
     assert isinstance(alone, Conflict)
     assert not any(one.request.target.backend == "cpu" for one in alone.suggestions)
+    request = ask(catalog, "torch a", **target)  # type: ignore[arg-type]
     rejected, _ = rejected_versions(
-        catalog,
-        ask(catalog, "torch a", **target),  # type: ignore[arg-type]
-        FakeIndexes({"a": releases(PLAIN, content)}),
+        search_naming(catalog, request, FakeIndexes({"a": releases(PLAIN, content)}), "a"),
         found(catalog, {"a": releases(PLAIN)}, "torch a") or pytest.fail("no answer"),
         "a",
     )

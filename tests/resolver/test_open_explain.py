@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from resolver.answers.explain import LinkGroup
-from resolver.answers.rejected import Instead, rejected_versions, working_version
+from resolver.answers.rejected import Instead, rejected_versions, search_naming, working_version
 from resolver.answers.resolve import resolve
 from resolver.compiling.problem import Link
 from resolver.errors import UsageError
@@ -149,7 +149,7 @@ def test_rejected_releases_cite_what_excludes_them(catalog: Catalog) -> None:
     request = ask(catalog, "app utils")
     chosen = resolve(catalog, request, indexes)
     assert isinstance(chosen, Resolution)
-    rejected, more = rejected_versions(catalog, request, indexes, chosen, "utils")
+    rejected, more = rejected_versions(search_naming(catalog, request, indexes, "utils"), chosen, "utils")
     assert [(version.version, [item.text for item in version.core]) for version in rejected] == [
         ("2.0", ["you asked for app", "app 1.0 requires utils<2"])
     ]
@@ -161,7 +161,7 @@ def test_rejected_release_names_what_would_change(catalog: Catalog) -> None:
     request = ask(catalog, "app utils")
     chosen = resolve(catalog, request, indexes)
     assert isinstance(chosen, Resolution)
-    rejected, _ = rejected_versions(catalog, request, indexes, chosen, "utils")
+    rejected, _ = rejected_versions(search_naming(catalog, request, indexes, "utils"), chosen, "utils")
     assert [(version.version, version.instead) for version in rejected] == [
         ("2.0", Instead("app", "2.0", "1.0"))
     ]
@@ -172,14 +172,19 @@ def test_rejected_base_images_name_what_would_change(catalog: Catalog) -> None:
     request = ask(catalog, "apex utils", day="2026-06-01")
     chosen = resolve(catalog, request, indexes)
     assert isinstance(chosen, Resolution)
-    rejected, _ = rejected_versions(catalog, request, indexes, chosen, "base-image")
+    rejected, _ = rejected_versions(
+        search_naming(catalog, request, indexes, "base-image"), chosen, "base-image"
+    )
     assert rejected
     assert {version.instead for version in rejected} == {Instead("rocm", "6.4.4", "7.0.2")}
     image = rejected[0].version
     pinned = replace(request, target=replace(request.target, base_image=image))
     chosen = resolve(catalog, pinned, indexes)
     assert isinstance(chosen, Resolution)
-    assert rejected_versions(catalog, pinned, indexes, chosen, "base-image") == ([], 0)
+    assert rejected_versions(search_naming(catalog, pinned, indexes, "base-image"), chosen, "base-image") == (
+        [],
+        0,
+    )
 
 
 def test_working_version_meets_further_requirement(catalog: Catalog) -> None:
@@ -187,9 +192,13 @@ def test_working_version_meets_further_requirement(catalog: Catalog) -> None:
     request = ask(catalog, "utils")
     chosen = resolve(catalog, request, indexes)
     assert isinstance(chosen, Resolution)
-    assert working_version(catalog, request, indexes, chosen, requirement("utils<1.5")) == ("0.9", ())
+    assert working_version(
+        search_naming(catalog, request, indexes, "utils"), chosen, requirement("utils<1.5")
+    ) == ("0.9", ())
     pinned = ask(catalog, "lightning==2.0.1")
-    assert working_version(catalog, pinned, indexes, chosen, requirement("utils<1")) == ("", ())
+    assert working_version(
+        search_naming(catalog, pinned, indexes, "utils"), chosen, requirement("utils<1")
+    ) == ("", ())
 
 
 @pytest.mark.parametrize(
@@ -215,7 +224,7 @@ def test_release_without_wheel_is_rejected_for_its_wheel(catalog: Catalog) -> No
     request = ask(catalog, "lib", site="frontier", python="3.12")
     chosen = resolve(catalog, request, indexes)
     assert isinstance(chosen, Resolution)
-    rejected, _ = rejected_versions(catalog, request, indexes, chosen, "lib")
+    rejected, _ = rejected_versions(search_naming(catalog, request, indexes, "lib"), chosen, "lib")
     assert [(row.version, row.preferred) for row in rejected] == [
         ("2", "1 has a wheel for the target"),
         ("3", "1 has a wheel for the target"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import astuple
 
-from resolver.answers.rejected import Instead, rejected_versions
+from resolver.answers.rejected import Instead, rejected_versions, search_naming
 from resolver.answers.resolve import resolve
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Request, Resolution
@@ -26,7 +26,7 @@ def _chosen(catalog: Catalog, request: Request) -> Resolution:
 def test_rejected_version_conflicts_when_requested(requirements: str, name: str, catalog: Catalog) -> None:
     request = ask(catalog, requirements, prefer="newest")
     chosen = _chosen(catalog, request)
-    rejected, _ = rejected_versions(catalog, request, None, chosen, name)
+    rejected, _ = rejected_versions(search_naming(catalog, request, None, name), chosen, name)
     assert rejected
     for row in rejected:
         version, _, variant = row.version.partition(" ")
@@ -43,7 +43,7 @@ def test_rejected_torch_names_excluding_request(catalog: Catalog) -> None:
     request = ask(catalog, "torch rocm==6.4.*", day="2026-06-01")
     asked = requirement("torch==2.10.0+rocm7.0").specifier
     (newest,), more = rejected_versions(
-        catalog, request, None, _chosen(catalog, request), "torch", specifier=asked
+        search_naming(catalog, request, None, "torch"), _chosen(catalog, request), "torch", specifier=asked
     )
     assert (newest.version, more) == ("2.10.0+rocm7.0", 0)
     assert any("2.10.0+rocm7.0 is built for ROCm 7.0" in item.text for item in newest.core)
@@ -54,7 +54,11 @@ def test_older_version_that_does_not_work_is_explained(catalog: Catalog) -> None
     request = ask(catalog, "torch rocm==6.4.*", day="2026-06-01")
     asked = requirement("torch==2.5.1").specifier
     older, _ = rejected_versions(
-        catalog, request, None, _chosen(catalog, request), "torch", specifier=asked, passed=False
+        search_naming(catalog, request, None, "torch"),
+        _chosen(catalog, request),
+        "torch",
+        specifier=asked,
+        passed=False,
     )
     wheels = {row.version: row.core for row in older if "+" in row.version}
     assert list(wheels) == ["2.5.1+rocm6.2", "2.5.1+rocm6.1"]
@@ -64,7 +68,10 @@ def test_older_version_that_does_not_work_is_explained(catalog: Catalog) -> None
 def test_rejected_version_names_changed_component(catalog: Catalog) -> None:
     request = ask(catalog, "vllm", day="2026-06-01")
     chosen = _chosen(catalog, request)
-    rejected = {row.version: row for row in rejected_versions(catalog, request, None, chosen, "vllm")[0]}
+    rejected = {
+        row.version: row
+        for row in rejected_versions(search_naming(catalog, request, None, "vllm"), chosen, "vllm")[0]
+    }
     assert rejected["0.18.1"].instead == Instead("rocm", chosen.version_of("rocm"), "7.0.2")
     assert rejected["0.18.1"].core == ()
 
@@ -72,18 +79,20 @@ def test_rejected_version_names_changed_component(catalog: Catalog) -> None:
 def test_absent_component_has_no_rejected_versions(catalog: Catalog) -> None:
     request = ask(catalog, "torch")
     chosen = _chosen(catalog, request)
-    assert rejected_versions(catalog, request, None, chosen, "apex") == ([], 0)
-    assert rejected_versions(catalog, request, None, chosen, "gfx") == ([], 0)
+    assert rejected_versions(search_naming(catalog, request, None, "apex"), chosen, "apex") == ([], 0)
+    assert rejected_versions(search_naming(catalog, request, None, "gfx"), chosen, "gfx") == ([], 0)
 
 
 def test_versions_beyond_the_limit_are_counted(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     request = ask(catalog, "apex", day="2026-06-01")
     chosen = _chosen(catalog, request)
-    usual, rest = rejected_versions(catalog, request, None, chosen, "torch")
+    usual, rest = rejected_versions(search_naming(catalog, request, None, "torch"), chosen, "torch")
     monkeypatch.setattr("resolver.answers.rejected.MAX_REJECTED", 2)
-    first, more = rejected_versions(catalog, request, None, chosen, "torch")
+    first, more = rejected_versions(search_naming(catalog, request, None, "torch"), chosen, "torch")
     assert (first, more) == (usual[:2], rest + len(usual) - 2)
     assert more > 0
     third = requirement(f"torch=={usual[2].version.partition(' ')[0]}").specifier
-    asked, _ = rejected_versions(catalog, request, None, chosen, "torch", specifier=third)
+    asked, _ = rejected_versions(
+        search_naming(catalog, request, None, "torch"), chosen, "torch", specifier=third
+    )
     assert usual[2] in asked

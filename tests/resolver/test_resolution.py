@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from resolver.answers.rejected import rejected_versions
+from resolver.answers.rejected import rejected_versions, search_naming
 from resolver.answers.resolve import resolve
 from resolver.facts.catalog import Catalog
 from resolver.model import IMAGE, Distribution, Preinstalled, Request, Resolution
@@ -94,7 +94,7 @@ def test_explain_names_why_newer_python_was_not_preferred(catalog: Catalog) -> N
     """An image of an older Python than those that the site lists."""
     request = ask(catalog, "torch", day=DAY, base_image="ccpe/25.09-rocm-6.3.4")
     lock = resolved(catalog, request)
-    passed_over, _ = rejected_versions(catalog, request, None, lock, "python")
+    passed_over, _ = rejected_versions(search_naming(catalog, request, None, "python"), lock, "python")
     reasons = {candidate.version: candidate.preferred for candidate in passed_over}
     assert reasons["3.13"] == f"python 3.11 is preferred because it is in base-image {lock.target.base_image}"
 
