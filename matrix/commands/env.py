@@ -76,7 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_output(
         parser,
-        "the main file, or a directory for all files (default: print the main file)",
+        "the main file, or a directory for all files; a new name without a suffix is a directory "
+        "(default: print the main file)",
         metavar="FILE|DIR",
     )
     add_catalog(parser)
@@ -110,7 +111,11 @@ def execute(context: Context) -> int:
 def folder_of(output: Path | None) -> Path:
     """Return the directory of the files for the value of ``--output``."""
     path = output or Path()
-    return path if path.is_dir() else path.parent
+    return path if _is_folder(path) else path.parent
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() or not (path.suffix or path.exists())
 
 
 def emit(
@@ -122,7 +127,7 @@ def emit(
     _check_options(args, consumer)
     lock = context.lock
     folder = folder_of(args.output)
-    main = consumer.file if args.output is None or args.output.is_dir() else args.output.name
+    main = consumer.file if args.output is None or _is_folder(args.output) else args.output.name
     index = Index(args.index)
     wheelhouse = args.wheelhouse.resolve() if args.wheelhouse else None
     environment = args.environment.absolute() if args.environment else None
@@ -168,7 +173,7 @@ def _write(files: Sequence[WrittenFile], output: Path | None, folder: Path, cons
             names = ", ".join(file.name for file in files[1:])
             console.info(f"Required in the same directory: {names}. To write all files: -o DIR")
         return
-    for path in write_files(files, folder, named=not output.is_dir()):
+    for path in write_files(files, folder, named=folder != output):
         console.info(f"Wrote {path}")
 
 

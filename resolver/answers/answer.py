@@ -15,7 +15,6 @@ from resolver.errors import EnvironmentLacksError, SourceError
 from resolver.indexes import InstalledFiles, judged
 from resolver.model import Fact, Notice
 from resolver.requirements import has_rocm_release, required_name
-from resolver.solving.reading import override_hint
 from resolver.solving.search import is_required
 from resolver.solving.states import Decided
 from resolver.solving.world import Part, is_limit
@@ -220,13 +219,13 @@ class Answer(Part):
     def replaced_for_cuda(self) -> Iterator[Notice]:
         """Yield a sentence for each pick that was chosen because a newer release requires CUDA."""
         for pick in self.picks:
-            newer, required = self._requirements.needing_cuda.get(pick.name, (pick.version, ""))
+            newer, required, hint = self._requirements.needing_cuda.get(pick.name, (pick.version, "", ""))
             if version_key(newer) > version_key(pick.version):
                 uploaded = min((file.uploaded[:10] for file in self.files_read(pick.name)), default="")
                 of_day = f" of {uploaded}" if uploaded else ""
                 text = (
                     f"{pick.name} {pick.version}{of_day} was chosen because newer releases, such as {newer}, "
-                    f"require {required}, which is for CUDA. {override_hint(pick.name, required)}"
+                    f"require {required}, which is for CUDA. {hint}"
                 )
                 yield Notice("newer-needs-cuda", pick.name, text)
 

@@ -216,7 +216,7 @@ def _held_back(
 def _exclude_for_cuda(solver: Solver, name: str) -> bool:
     """Exclude the chosen and older releases of a project if newer ones require CUDA; return if they do."""
     choices = solver.projects.node(name)
-    newer, required = solver.requirements.needing_cuda.get(name, ("", ""))
+    newer, required, _ = solver.requirements.needing_cuda.get(name, ("", "", ""))
     chosen = _version(solver, name)
     if choices is None or not newer or version_key(newer) <= version_key(chosen):
         return False

@@ -52,10 +52,13 @@ _REQUESTED, _OTHERS = EARLY_PYTHON + 0.5, layer("python")[0] - 0.5
 class ContentJudge:
     """What the wheels of chosen releases contain, and what follows from it.
 
-    `needing_cuda` has, by project, a release that requires a distribution for CUDA, and that distribution.
+    `needing_cuda` has, by project, a release that requires a distribution for CUDA, that distribution, and a
+    hint.
     """
 
-    def __init__(self, world: World, projects: Projects, needing_cuda: Mapping[str, tuple[str, str]]) -> None:
+    def __init__(
+        self, world: World, projects: Projects, needing_cuda: Mapping[str, tuple[str, str, str]]
+    ) -> None:
         self._world = world
         self._search = world.search
         self._projects = projects
@@ -243,7 +246,7 @@ class ContentJudge:
         return judged(content, self._world.request.target.gfx)
 
     def _evidence_against_source(self, one: Examined) -> str:
-        version, required = self._needing_cuda.get(one.name, ("", ""))
+        version, required, _ = self._needing_cuda.get(one.name, ("", "", ""))
         reason = f"{version} requires {required}, which is for CUDA" if version else ""
         reason = "" if one.is_wheel else reason or one.choices.project.for_cuda
         return f"has no wheel that can be judged, and {reason}" if reason else ""

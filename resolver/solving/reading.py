@@ -60,8 +60,8 @@ class Requirements(Part):
     """Reads the metadata of decided releases, and adds what they require.
 
     `loaded` has the decided values whose requirements were added, `decided` what is known of decided values,
-    and `needing_cuda` by distribution the first release that was rejected, and the CUDA distribution that it
-    requires.
+    and `needing_cuda` by distribution the first release that was rejected, the CUDA distribution that it
+    requires, and what to do.
     """
 
     def __init__(self, world: World, projects: Projects) -> None:
@@ -69,7 +69,7 @@ class Requirements(Part):
         self._projects = projects
         self.loaded: set[Assumption] = set()
         self.decided: defaultdict[Assumption, Decided] = defaultdict(Decided)
-        self.needing_cuda: dict[str, tuple[str, str]] = {}
+        self.needing_cuda: dict[str, tuple[str, str, str]] = {}
         self._providers: dict[tuple[str, str], str] = {}
         """By project and extra, a release that provides the extra; empty if none was found."""
         self._look_ahead = LookAhead(
@@ -396,8 +396,10 @@ class Requirements(Part):
         if not nodes:
             text = f"{link.predicate}, {obstacle or 'which no index has'}"
             if is_for_cuda(requirement.name):
+                text = f"requires {requirement.name}, {obstacle}"  # whatever version: its name says so
                 project = link.subject.partition("[")[0]
-                self.needing_cuda.setdefault(project, (link.version, requirement.name))
+                hint = override_hint(link.subject, requirement.name)
+                self.needing_cuda.setdefault(project, (link.version, requirement.name, hint))
             self.search.add(terms, replace(link, object="", predicate=text))
         for choices in nodes:
             allowed = choices.allowed_by(requirement.specifier)
@@ -528,8 +530,11 @@ def _brackets(requirement: Requirement) -> str:
     return f"[{','.join(requirement.extras)}]" if requirement.extras else ""
 
 
-def override_hint(project: str, required: str) -> str:
-    """Return a hint to resolve a project without a distribution that it requires."""
+def override_hint(subject: str, required: str) -> str:
+    """Return a hint to resolve a project, or one of its extras, without a distribution that it requires."""
+    project, _, extra = subject.partition("[")
+    if extra:
+        return f"Write {project} without [{extra}, which is for CUDA."
     override = f"{required}; sys_platform == 'never'"
     return f"If {project} works without {required}, write `{override}` into a file for --override."
 

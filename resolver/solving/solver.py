@@ -26,7 +26,7 @@ from resolver.model import EARLY_PYTHON, Notice, layer
 from resolver.providers.index import HIDDEN
 from resolver.solving.judging import ContentJudge
 from resolver.solving.projects import Projects
-from resolver.solving.reading import Requirements, override_hint
+from resolver.solving.reading import Requirements
 from resolver.solving.search import Incompatibility, is_required
 from resolver.solving.session import Refuted
 from resolver.solving.world import Part, World
@@ -226,9 +226,9 @@ class Solver(Part):
     def _hints(self, links: Sequence[Link]) -> Iterator[Notice]:
         """Yield hints to resolve without CUDA distributions, and with the releases of other indexes."""
         words = {word.strip(",") for link in links for word in link.predicate.split()}
-        for project, (_, required) in self.requirements.needing_cuda.items():
+        for project, (_, required, hint) in self.requirements.needing_cuda.items():
             if required in words:
-                yield Notice("needs-cuda", project, override_hint(project, required))
+                yield Notice("needs-cuda", project, hint)
         names = dict.fromkeys(link.object.partition("[")[0] for link in links)
         for name in names:
             if name in self.projects.states and (text := self.projects.index.ignored(name)):

@@ -70,7 +70,7 @@ def test_script_of_venv_starts_the_programs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-o", "train"], "end in .lua"),
+        (["-o", "train.tcl"], "end in .lua"),
         (["--environment", "a:b.sif", "-o", "train.lua"], "colon"),
         (["--environment", "a\nb.sif", "-o", "train.lua"], "control characters"),
     ],
@@ -78,7 +78,7 @@ def test_script_of_venv_starts_the_programs(tmp_path: Path) -> None:
 def test_names_that_modules_cannot_have(capsys: Capture, arguments: list[str], message: str) -> None:
     assert env(*arguments) == 2
     assert message in capsys.readouterr().err
-    assert not Path("train").exists()
+    assert not Path("train.tcl").exists()
 
 
 def test_other_consumers_use_no_environment(capsys: Capture) -> None:

@@ -273,3 +273,14 @@ def test_every_way_to_run_is_isolated_by_the_same_lines(folders: dict[str, Path]
     runs = [path for path in scripts.iterdir() if re.search(r'(?m)^exec "\$runtime"', path.read_text())]
     assert len(runs) == 2
     assert all("\n@ISOLATED@\n" in path.read_text() for path in runs)
+
+
+@pytest.mark.parametrize("name", ["sj", "jobs.d/", "one.sh"])
+def test_new_name_without_suffix_is_a_directory(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
+    if name.endswith("/"):
+        (tmp_path / name).mkdir()
+    command = ["env", "--for", "slurm-job", "--lock", str(folders["lumi-g"] / "matrix.lock")]
+    assert main([*command, "-o", str(tmp_path / name), "-q"]) == 0
+    is_file = name.endswith(".sh")
+    files = {"one.sh" if path == SCRIPTS[0] and is_file else path for path in SCRIPTS}
+    assert {path.name for path in (tmp_path if is_file else tmp_path / name).iterdir()} == files

@@ -67,6 +67,18 @@ def test_cuda_is_refused_with_its_chain(catalog: Catalog) -> None:
     assert "`nvidia-cublas-cu12; sys_platform == 'never'`" in warning
 
 
+@pytest.mark.parametrize(("extra", "required"), [("cuda12", "jax-cuda12-plugin"), ("gpu", "cupy-cuda12x")])
+def test_extra_for_cuda_is_refused_in_one_line(catalog: Catalog, extra: str, required: str) -> None:
+    releases = {f"{n}.0": [f"{required}<={n}.9,>={n}.1; extra == '{extra}'"] for n in range(1, 9)}
+    answer = conflict(catalog, f"wants[{extra}]", {"wants": releases})
+    assert texts(answer) == [
+        f"you asked for wants[{extra}]",
+        f"every wants[{extra}] requires {required}, which is for CUDA",
+    ]
+    (warning,) = answer.warnings
+    assert f"Write wants without [{extra}], which is for CUDA." in warning
+
+
 @pytest.mark.parametrize("name", ["nvidia-dali-cuda120", "cupy-cuda12x", "jax-cuda12-plugin", "rmm-cu12"])
 def test_requested_name_for_cuda_is_an_error(catalog: Catalog, name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} is for CUDA and does not run on AMD GPUs"):
