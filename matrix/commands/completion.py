@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING
 import argcomplete
 from argcomplete.shell_integration import shellcode
 
+from builders.constants import LOCK_FILE
 from matrix.cli import called_command, make_parser
-from matrix.input.settings import load_catalog, read_settings
+from matrix.input.settings import in_project, load_catalog, read_settings
+from matrix.show.meanings import meanings
 from resolver.errors import MatrixError
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import KINDS
+from resolver.lock import read_lock
 
 if TYPE_CHECKING:
     from matrix.command_line.context import Context
@@ -28,6 +31,7 @@ _PLATFORM = ("base-image", "glibc", "python", "rocm", "torch")
 _NAMES: dict[str, Callable[[Catalog], Iterable[str]]] = {
     "REQ": lambda catalog: [*catalog.package, *_PLATFORM],
     "NAME": lambda catalog: [*catalog.package, "torch"],
+    "NAME|ID": lambda catalog: [*_of_lock(catalog), *meanings()],
     "KIND": lambda _: (kind.replace("_", "-") for kind in KINDS),
     "--site": lambda catalog: catalog.site,
     "--base-image": lambda catalog: catalog.image,
@@ -52,7 +56,9 @@ def execute(context: Context) -> int:
 
 def complete() -> None:
     """Print the completions of the command line that the shell's variables contain, and exit."""
-    words = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")[1:-1]
+    line = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].replace(" help ", " ", 1)
+    os.environ |= {"COMP_LINE": line, "COMP_POINT": str(len(line))}
+    words = line.split(" ")[1:-1]
     called, _ = called_command([word for word in words if word])
     parser = make_parser(called)
     _add_completers(parser)
@@ -70,6 +76,11 @@ def _add_completers(parser: argparse.ArgumentParser) -> None:
         names = next((_NAMES[name] for name in spellings if name in _NAMES), None)
         if names is not None:
             action.completer = partial(_of_catalog, names)  # type: ignore[attr-defined]
+
+
+def _of_lock(catalog: Catalog) -> Iterable[str]:
+    lock = in_project(LOCK_FILE)
+    return [pick.name for pick in read_lock(lock).picks] if lock.exists() else _NAMES["REQ"](catalog)
 
 
 def _of_catalog(names: Callable[[Catalog], Iterable[str]], **_: object) -> list[str]:

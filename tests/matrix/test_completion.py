@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from matrix.api import write_lock
+from tests.support.locks import lock_of, locked_pick
+
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -41,11 +44,23 @@ def complete(line: str, cwd: Path, shell: str = "fish", **variables: str) -> lis
         ("matrix resolve --site lumi-", ["lumi-c", "lumi-g"]),
         ("matrix table --gfx gfx90", ["gfx900", "gfx906", "gfx908", "gfx90a", "gfx90c"]),
         ("matrix catalog list known", ["known-bad"]),
+        ("matrix explain mpi4", ["mpi4py"]),
+        ("matrix explain verify-torch-c", ["verify-torch-cpu", "verify-torch-cuda"]),
+        ("matrix help reso", ["resolve"]),
         ("matrix resolve --base-image lumi-rocm-rocm-6.2.4", ["lumi-rocm-rocm-6.2.4.sif"]),
     ],
 )
 def test_tab_completes(line: str, shown: list[str], tmp_path: Path) -> None:
     assert [text.split("\t")[0].strip() for text in complete(line, tmp_path)] == shown
+
+
+def test_explain_completes_names_of_the_lock(tmp_path: Path) -> None:
+    lock = tmp_path / "matrix.lock"
+    write_lock(lock_of(locked_pick("numpy", "2.5.5"), locked_pick("tornado", "6.5")), lock)
+    assert [name.strip() for name in complete("matrix explain torn", tmp_path)] == ["tornado"]
+    assert complete("matrix explain mpi4", tmp_path) == [""]
+    lock.write_text("no lock")
+    assert complete("matrix explain torn", tmp_path) == [""]
 
 
 def test_own_sites_complete_and_bad_facts_are_silent(tmp_path: Path) -> None:
