@@ -156,7 +156,7 @@ def stated_metadata(
             text = file.read(LARGEST_METADATA)
         return parse(text, f"{folders[0].stem}.tar.gz", "its build backend")
     except (OSError, ValueError, DamagedError) as error:
-        msg = f"The build backend of {title} stated metadata that cannot be read: {error}.\n  Log: {log}"
+        msg = f"The build backend of {title} returned metadata that cannot be read: {error}.\n  Log: {log}"
         raise BuildError(msg, hint=NOT_PUBLISHED) from None
 
 

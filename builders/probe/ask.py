@@ -315,8 +315,9 @@ def _words(python: str, runtime: Runtime) -> list[str]:
     try:
         return shlex.split(python)
     except ValueError as error:
-        msg = f"--python {python}: {str(error).lower()}."
-        raise UsageError(msg) from None
+        msg = f"{python!r} is not a valid command: {str(error).lower()}."
+        hint = "Name a Python, or a command that starts one, quoted as in a shell."
+        raise UsageError(msg, hint=hint) from None
 
 
 def ask(

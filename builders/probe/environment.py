@@ -208,7 +208,7 @@ def _files(
             )
             yield Finding("verify-files-differ", "error", message, rebuild)
         elif metadata and not {"", dist.metadata_sha256} & metadata:
-            message = f"{pick.name} {pick.pinned} is not the locked wheel: its METADATA has another hash."
+            message = f"{pick.name} {pick.pinned} is not the locked wheel: its METADATA has a different hash."
             yield Finding("verify-wheel-differs", "error", message, rebuild)
         elif pick.origin == "build" and name not in in_index:
             unknown.append(pick.name)

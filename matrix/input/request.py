@@ -276,7 +276,7 @@ def _target(settings: Settings, catalog: Catalog, today: datetime.date, inputs: 
         _reject_gpu_settings(settings)
     gfx = tuple(dict.fromkeys(settings.gfx or site.gfx)) if backend == "rocm" else ()
     if backend == "rocm" and not gfx:
-        msg = f"The site {site_name} has no GPU architecture."
+        msg = f"The GPU architecture of the site {site_name} is not known."
         raise UsageError(msg, hint="Name an architecture, such as --gfx90a.")
     if (
         backend == "rocm"

@@ -44,7 +44,7 @@ def complete(line: str, cwd: Path, shell: str = "fish", **variables: str) -> lis
         ("matrix resolve --site lumi-", ["lumi-c", "lumi-g"]),
         ("matrix table --gfx gfx90", ["gfx900", "gfx906", "gfx908", "gfx90a", "gfx90c"]),
         ("matrix catalog list known", ["known-bad"]),
-        ("matrix explain mpi4", ["mpi4py"]),
+        ("matrix explain hip-python-i", ["hip-python-interop"]),
         ("matrix explain verify-torch-c", ["verify-torch-cpu", "verify-torch-cuda"]),
         ("matrix help reso", ["resolve"]),
         ("matrix resolve --base-image lumi-rocm-rocm-6.2.4", ["lumi-rocm-rocm-6.2.4.sif"]),
@@ -58,7 +58,7 @@ def test_explain_completes_names_of_the_lock(tmp_path: Path) -> None:
     lock = tmp_path / "matrix.lock"
     write_lock(lock_of(locked_pick("numpy", "2.5.5"), locked_pick("tornado", "6.5")), lock)
     assert [name.strip() for name in complete("matrix explain torn", tmp_path)] == ["tornado"]
-    assert complete("matrix explain mpi4", tmp_path) == [""]
+    assert complete("matrix explain hip-python-i", tmp_path) == [""]
     lock.write_text("no lock")
     assert complete("matrix explain torn", tmp_path) == [""]
 
