@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from builders.findings import Finding
 from matrix.api import package_indexes, resolve_settings
 from matrix.input.request import make_request
-from matrix.judging.distributions import judge_items, of_commit, of_origin
+from matrix.judging.distributions import judge_items, of_commit, of_origin, rocm_of
 from matrix.judging.packages import built_here, torch_index
 from matrix.judging.repair import Change, changed_versions, nearest, replaced
 from matrix.judging.target import TORCH_FAMILY, Verdict, expect_request
@@ -24,7 +25,7 @@ from matrix.reading.requirements import is_index_of_torch
 from resolver.errors import MatrixError, NoVersionError
 from resolver.model import Conflict, Resolution
 from resolver.requirements import parse_requirement
-from resolver.versions import is_version, join_words
+from resolver.versions import is_version, join_words, minor
 
 if TYPE_CHECKING:
     from matrix.command_line.context import Context
@@ -63,9 +64,10 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     left = [item for item in reading.items if item.known_as in drop]
     changes += [Change(str(item), "", "you left it out") for item in left]
     pins = [item for item in items if item.installer == "conda" and item.version and item.name != "python"]
-    limits, pages = [*pins, *reading.constraints], _pages(reading)
-    ask = _ask(context, limits, pages)
     expected = expect_request(context.request(), catalog, "pip")
+    of_index, stated = _torch_of_index(items, reading, expected)
+    limits, pages = [*pins, *reading.constraints, *of_index], _pages(reading)
+    ask = _ask(context, limits, pages)
     is_unread = False
     try:
         try:
@@ -91,7 +93,7 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         [*changes, *versions, *unlabelled],
         key=lambda change: (change.before.split()[0] != "torch", not change.for_cuda),
     )
-    stated = dict(_without_release(unknown, reading, is_offline=context.settings.offline or is_unread))
+    stated |= dict(_without_release(unknown, reading, is_offline=context.settings.offline or is_unread))
     stated |= {item.name: ("not-judged", evidence) for item, evidence in built.items()}
     if not reading.find_links and all(map(is_index_of_torch, reading.index_urls)):
         stated |= _known_commits(reading, stated, expected)
@@ -104,6 +106,25 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         return None
     judged.requirements = [item.text for item in answer.request.requirements]
     return answer
+
+
+def _torch_of_index(
+    items: Sequence[Item], reading: Reading, expected: ExpectedTarget
+) -> tuple[list[Item], dict[str, tuple[Verdict, str]]]:
+    """Return the ROCm of PyTorch's index, as a limit, and what comes from an index of nightly builds."""
+    rocms: list[str] = []
+    stated: dict[str, tuple[Verdict, str]] = {}
+    family = [item for item in items if item.name in TORCH_FAMILY and expected.backend == "rocm"]
+    for item in family:
+        urls = [url for url in item.indexes or reading.index_urls if torch_index(url)]
+        rocm = rocm_of(torch_index(urls[0])) if len(urls) == 1 and "+" not in item.version else ""
+        builds = expected.published(item.name, item.version) if item.version else []
+        if rocm and re.search("/whl/(nightly|test)/", urls[0]):
+            stated[item.name] = ("not-judged", "the catalog has no nightly builds")
+        elif rocm and (not item.version or rocm in {minor(row.rocm) for row in builds if row.rocm}):
+            rocms.append(rocm)
+    one = len(rocms) == len(family) and len({*rocms}) == 1 and expected.fit(rocms[0]) != "does-not-fit"
+    return [Item(name="rocm", specifier=f"=={rocms[0]}.*")] if one else [], stated
 
 
 def _pages(reading: Reading) -> list[str]:

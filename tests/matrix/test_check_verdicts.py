@@ -135,6 +135,27 @@ def test_proven_set_of_published_wheels_fits_as_a_lock_of_uv(row: ProvenSet, cap
         assert code in {1, 4}
 
 
+@pytest.mark.parametrize(
+    ("index", "line", "torch"),
+    [
+        ("rocm6.3", "torch", "2.9.1+rocm6.3 resolves with the others"),
+        ("rocm6.2.4", "torch==2.7.1", "2.7.1+rocm6.2.4 resolves with the others"),
+        ("rocm5.7", "torch==2.7.1", "2.7.1+rocm6.2.4 resolves with the others"),  # not there: an error below
+        ("nightly/rocm6.3", "torch", "the catalog has no nightly builds"),
+    ],
+)
+def test_torch_is_what_the_index_of_the_file_has(index: str, line: str, torch: str, capsys: Capture) -> None:
+    """Public Dockerfiles and guides install so: ComfyUI's, and those for Frontier."""
+    Path("matrix.toml").write_text('[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n')
+    own = (tiny_index(Path("own").absolute(), {"numpy": [("1.26.4", [])]}) / "simple").as_uri()
+    Path("a.txt").write_text(f"--index-url https://download.pytorch.org/whl/{index}\n{line}\n")
+    options = ["--site", "lumi-g", "--date", "2026-11-20", "--index-url", own, "--format", "json"]
+    code = main(["check", "a.txt", *options])
+    (thing,) = json.loads(capsys.readouterr().out)["things"]
+    assert [item["evidence"] for item in thing["distributions"]] == [torch]
+    assert code == {"rocm5.7": 1, "nightly/rocm6.3": 4}.get(index, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("site", sorted(name for name, row in CATALOG.site.items() if row.gfx))
 def test_file_and_list_agree_at_every_site(site: str, capsys: Capture) -> None:
