@@ -12,15 +12,16 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import ssl
 import subprocess
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from uv import find_uv_bin
@@ -120,25 +121,29 @@ class User:
     def killed_in(self, step: str, delay: float) -> str:
         """Run README's command, kill it some seconds after a step has begun, and return its messages."""
         log = self.work / "killed.txt"
-        env = {**self.rig.user_environment(), **self.rig.with_project, **self.env, **self.building}
-        words = [self.rig.python, "-m", "matrix", *self.command()]
-        as_user: dict[str, Any] = {"user": USER, "group": USER, "extra_groups": ()}
         with log.open("w") as sink:
-            process = subprocess.Popen(
-                words,
-                cwd=self.work,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                **(as_user if os.geteuid() == 0 else {}),
-            )
+            process = self.start([self.rig.python, "-m", "matrix", *self.command()], sink)
             wait_until(lambda: f"{step}: " in log.read_text() or process.poll() is not None, patience=1500)
             assert process.poll() is None, log.read_text()[-4000:]
             time.sleep(delay)
             process.kill()
             process.wait()
         return log.read_text()
+
+    def start(self, command: Sequence[str], sink: IO[str], **more: str) -> subprocess.Popen[bytes]:
+        """Start a program that builds, in a session of its own."""
+        env = {**self.rig.user_environment(), **self.rig.with_project, **self.env, **self.building, **more}
+        as_user: dict[str, Any] = {"user": USER, "group": USER, "extra_groups": ()}
+        return subprocess.Popen(
+            command,
+            cwd=self.work,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
+            **(as_user if os.geteuid() == 0 else {}),
+        )
 
     def verify(self, sif: str, **env: str) -> tuple[int, dict[str, Any]]:
         """Verify the container; return the exit code and the JSON document."""
@@ -332,6 +337,21 @@ def test_cause_of_failed_pip_is_last(small: User) -> None:
     assert end[-1] == f"    {definition}:{len(sound.splitlines()) + 1}: no-such-project==1.0", end
     assert "network" not in end
     assert not (small.work / "broken.sif").exists()
+
+
+@pytest.mark.long
+def test_next_build_removes_what_a_killed_one_unpacked(small: User) -> None:
+    """SIGKILL ends all processes of the build while the image is unpacked, as in a job that is cancelled."""
+    temporary, log = small.rig.work(), small.work / "killed.txt"
+    with log.open("w") as sink:
+        process = small.start(["bash", f"{FILES}/build.sh", "killed.sif"], sink, TMPDIR=str(temporary))
+        unpacked = "matrix-*/*/singularity_sandbox/usr"
+        wait_until(lambda: any(temporary.glob(unpacked)) or process.poll() is not None, patience=300)
+        subprocess.run(["pkill", "-KILL", "-s", str(process.pid)], check=True)
+        assert process.wait() == -signal.SIGKILL, log.read_text()
+    assert [*temporary.glob(unpacked)]
+    good(small.build_script("killed.sif", TMPDIR=str(temporary)))
+    assert [*temporary.iterdir()] == []
 
 
 def test_readme_builds_requested_ops(readme: User) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from builders.storage.files import cache_root
 from tests.support.built import matrix
 from tests.support.extensions import TORCH, write_extension
 from tests.support.projects import write_catalog
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -37,17 +39,25 @@ def group() -> Iterator[Path]:
     """Create a control group with the limit, below the group of this process."""
     for file, root in _VERSIONS.items():
         directory = Path(root, f"matrix-test-{os.getpid()}")
-        if not Path(root, "cgroup.procs").exists():
-            continue
         with suppress(OSError):
-            directory.mkdir()
-            try:
+            if Path(root, "cgroup.procs").exists():
+                directory.mkdir()
                 (directory / file).write_text(str(LIMIT))
-                yield directory
-                return
-            finally:
-                directory.rmdir()
-    pytest.skip("control groups with a memory limit cannot be created here")
+                break
+    else:
+        pytest.skip("control groups with a memory limit cannot be created here")
+    yield directory
+    wait_until(lambda: not end(directory), patience=60)  # those of a build that was interrupted
+    directory.rmdir()
+
+
+def end(group: Path) -> list[str]:
+    """End the processes of a group; return those that there were."""
+    processes = (group / "cgroup.procs").read_text().split()
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(int(process), signal.SIGKILL)
+    return processes
 
 
 def kills(group: Path) -> int:
