@@ -6,15 +6,13 @@ does not distinguish between drivers, wheels and images.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from resolver.compiling.distributions import compile_packages, compile_torch, torch_rows
 from resolver.compiling.known_bad import AVOIDED, compile_known_bad
-from resolver.compiling.platform import add_libstdcxx, compile_platform
+from resolver.compiling.platform import add_default_images, add_libstdcxx, compile_platform
 from resolver.compiling.preinstalled import compile_preinstalled
 from resolver.compiling.problem import Problem, Relation
 from resolver.compiling.problem_builder import ProblemBuilder, reachable
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Backend
     from resolver.model import Request
     from resolver.providers import Provider
-
-_MOST_PLATFORMS = 32
 
 
 def compile_problem(
@@ -62,41 +58,19 @@ def start_problem(
     builder = ProblemBuilder(
         catalog, request, also=also, keep=keep, open_world=open_world, apart=apart, providers=providers
     )
-    target = (replace(request, requirements=(), constraints=(), overrides=()), *(keep or {}).items())
-    needs_libstdcxx = builder.is_required("libstdcxx")
-
-    def compile_with_torch() -> None:
-        _compile_once(builder, target, partial(compile_platform, builder))
-        if needs_libstdcxx:
-            add_libstdcxx(builder)
-        compile_torch(builder)
-
-    names = ("torch", *TRITON_NAMES, *PAIRED_WITH_TORCH)
-    if any(provider.candidates(name) for name in names for provider in providers):
-        compile_with_torch()
-    else:
-        paired = builder.reachable & {*PAIRED_WITH_TORCH}
-        of_torch = (needs_libstdcxx, len(torch_rows(builder)), paired)
-        _compile_once(builder, (*target, *of_torch), compile_with_torch)
+    builder.share("platform", partial(compile_platform, builder))
+    add_default_images(builder)
+    if builder.is_required("libstdcxx"):
+        builder.share("libstdcxx", partial(add_libstdcxx, builder))
+    for name in ("torch", *TRITON_NAMES, *PAIRED_WITH_TORCH):
+        builder.candidates(name)
+    paired = builder.reachable & {*PAIRED_WITH_TORCH}
+    builder.share((len(torch_rows(builder)), paired), partial(compile_torch, builder))
     compile_packages(builder)
     compile_known_bad(builder)
     compile_request(builder)
     compile_preinstalled(builder)
     return builder
-
-
-def _compile_once(builder: ProblemBuilder, key: object, compile_part: Callable[[], None]) -> None:
-    """Compile a part once for all requests of a target: one check solves many."""
-    known = builder.catalog.platforms
-    if builder.request.preinstalled is not None:
-        compile_part()
-    elif key in known:
-        builder.begin_with(known[key])
-    else:
-        compile_part()
-        if len(known) >= _MOST_PLATFORMS:
-            known.clear()
-        known[key] = builder.compiled()
 
 
 def add_distributions(builder: ProblemBuilder, names: Collection[str]) -> None:

@@ -7,6 +7,7 @@ so it is the last resort.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -218,20 +219,30 @@ def compile_packages(builder: ProblemBuilder) -> None:
     ]
     for name in names:
         if name not in builder.variables:
-            builder.add_variable(name, builder.candidates(name), last=_lateness(builder, name))
-            _avoid_unlisted(builder, name)
+            builder.share((name,), partial(_add_package, builder, name))
     for name in names:
-        masks = _ReleaseMasks(builder.variables[name])
-        is_new = builder.is_new(name)
-        if is_new:
-            _relate_to_backend(builder, name, masks)
-            _relate_to_images(builder, name)
-        _relate_to_requirements(builder, name, masks)
-        if is_new:
-            _relate_to_tags(builder, name)
-            _relate_to_build_requirements(builder, name, masks)
-        if name != "torch" and is_new:
-            exclude_later_releases(builder, name)
+        if builder.is_new(name):
+            others = (builder.variables.get(normalize_name(row.on)) for row in builder.requires[name])
+            key = name, builder.variables["torch"], frozenset(others)
+            builder.share(key, partial(_relate_package, builder, name))
+        else:
+            _relate_to_requirements(builder, name, _ReleaseMasks(builder.variables[name]))
+
+
+def _add_package(builder: ProblemBuilder, name: str) -> None:
+    builder.add_variable(name, builder.candidates(name), last=_lateness(builder, name))
+    _avoid_unlisted(builder, name)
+
+
+def _relate_package(builder: ProblemBuilder, name: str) -> None:
+    masks = _ReleaseMasks(builder.variables[name])
+    _relate_to_backend(builder, name, masks)
+    _relate_to_images(builder, name)
+    _relate_to_requirements(builder, name, masks)
+    _relate_to_tags(builder, name)
+    _relate_to_build_requirements(builder, name, masks)
+    if name != "torch":
+        exclude_later_releases(builder, name)
 
 
 def _lateness(builder: ProblemBuilder, name: str) -> Callable[[Candidate], int]:

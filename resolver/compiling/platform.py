@@ -231,13 +231,17 @@ def _add_images(builder: ProblemBuilder) -> None:
         else:
             fact = Fact.of(row, f"the glibc of {row.name} is not known", note="")
             unknown.append(Clause(this, no_candidate, fact))
-    if builder.request.use_image == "of-site" and not builder.target.base_image:
-        with_rocm = (name for name in images_of_site(builder) if images[name].rocm)
-        builder.default_images = builder.variables["base-image"].of_versions(with_rocm)
     _prefer_python_of_image(builder)
     builder.relate("base-image", "rocm", rocm)
     builder.relate("base-image", "glibc", glibc)
     builder.relate("base-image", "glibc", unknown, when_present=True, forbids=True)
+
+
+def add_default_images(builder: ProblemBuilder) -> None:
+    """Note the images of the site with ROCm, unless the request names an image or wants none."""
+    if builder.request.use_image == "of-site" and not builder.target.base_image:
+        with_rocm = (name for name in images_of_site(builder) if builder.catalog.image[name].rocm)
+        builder.default_images = builder.variables["base-image"].of_versions(with_rocm)
 
 
 def add_libstdcxx(builder: ProblemBuilder) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property, reduce
-from itertools import product
+from itertools import chain, islice, product
 from operator import and_
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from resolver.model import Candidate, Request, Requirement, Target
     from resolver.providers import Provider
 
-    _Compiled = tuple[dict[str, Variable], list[Relation], dict[str, tuple[str, dict[int, int]]], int]
-
 
 class ProblemBuilder:
     """Variables, demands and relations of a problem.
@@ -63,6 +61,8 @@ class ProblemBuilder:
         Whether distributions outside the catalog are resolved against indexes.
     apart
         Whether each requirement is a request of its own, as in a table.
+    widened
+        Whether a provider besides the catalog has had candidates of a distribution.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class ProblemBuilder:
         self.request = request
         self.target = request.target
         self.open_world, self.apart = open_world, apart
+        self.widened = False
         self._keep = keep or {}
         check_target(catalog, self.target)
         self.window = window_of(catalog, request)
@@ -93,22 +94,36 @@ class ProblemBuilder:
         )
         self.requires: dict[str, list[schema.Requires]] = {}
         self._add_requires(self.reachable)
-        self._compiled: set[object] = set()
+        self._compiled: dict[object, bool] = {}
         self.variables: dict[str, Variable] = {}
         self._demands: list[Demand] = []
         self._relations: list[Relation] = []
         self.preferences: dict[str, tuple[str, dict[int, int]]] = {}
         self.default_images = 0
         self._installed: dict[str, list[InstalledVersion]] = {}
+        bare = replace(request, requirements=(), constraints=(), overrides=())
+        shared = catalog.parts_for(bare, open_world, *self._keep.items())
+        self._shared = shared if request.preinstalled is None else None
 
-    def compiled(self) -> _Compiled:
-        """Return what is compiled so far, without demands, for `begin_with`."""
-        return {**self.variables}, [*self._relations], {**self.preferences}, self.default_images
+    def share(self, key: object, compile_part: Callable[[], None]) -> None:
+        """Compile a part of the problem, or take over what an earlier request for the target compiled of it.
 
-    def begin_with(self, compiled: _Compiled) -> None:
-        """Take over what another builder has compiled, in place of what this one has."""
-        variables, relations, preferences, self.default_images = compiled
-        self.variables, self._relations, self.preferences = {**variables}, [*relations], {**preferences}
+        `key` is what the part depends on besides the catalog and the target. A variable is a key, too.
+        """
+        if self._shared is None or self.widened:
+            compile_part()
+            return
+        tables: tuple[dict[Any, Any], ...] = self.variables, self.preferences, self._compiled
+        lists: tuple[list[Any], ...] = self._demands, self._relations
+        if key not in self._shared:
+            rows = [*(table.items() for table in tables), *lists]
+            sizes = [len(one) for one in rows]
+            compile_part()
+            self._shared[key] = [[*islice(one, size, None)] for one, size in zip(rows, sizes, strict=True)]
+            return
+        add = [*(table.update for table in tables), *(one.extend for one in lists)]
+        for add_to, part in zip(add, self._shared[key], strict=True):
+            add_to(part)
 
     def reach(self, names: Iterable[str]) -> None:
         """Make more distributions reachable, with their requirements."""
@@ -127,14 +142,15 @@ class ProblemBuilder:
         """Return the candidates that the providers have for a distribution."""
         known = self._candidates.get(name)
         if known is None:
-            found = (candidate for provider in self._providers for candidate in provider.candidates(name))
-            known = self._candidates[name] = list(found)
+            of_catalog, *others = (provider.candidates(name) for provider in self._providers)
+            self.widened |= any(others)
+            known = self._candidates[name] = [*of_catalog, *chain.from_iterable(others)]
         return known
 
     def is_new(self, *key: object) -> bool:
         """Return whether a part of the problem is compiled for the first time."""
         is_new = key not in self._compiled
-        self._compiled.add(key)
+        self._compiled[key] = True
         return is_new
 
     @cached_property

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _OfPackage = TypeVar("_OfPackage", schema.Release, schema.Requires, schema.Recipe)
+_MOST_TARGETS = 16
+"""Targets whose parts of problems are kept."""
 
 
 class Catalog(msgspec.Struct, frozen=True, dict=True):
@@ -137,9 +139,14 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
         """Return all requirements of a package, in the order of the files."""
         return self._requires.get(package, [])
 
+    def parts_for(self, *target: object) -> dict[object, Any]:
+        """Return what was compiled from it for a target; see `resolver.compiling.ProblemBuilder.share`."""
+        if target not in self._parts and len(self._parts) >= _MOST_TARGETS:
+            self._parts.clear()
+        return self._parts.setdefault(target, {})
+
     @cached_property
-    def platforms(self) -> dict[object, Any]:
-        """The platforms that were compiled from it; see `resolver.compiling.start_problem`."""
+    def _parts(self) -> dict[object, dict[object, Any]]:
         return {}
 
     @cached_property
