@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from jsonschema import Draft202012Validator
 
 from builders.findings import Finding
 from builders.index import Index
@@ -44,6 +43,8 @@ def strict(schema: Any) -> Any:
 
 
 def validate(name: str, document: Any) -> None:
+    from jsonschema import Draft202012Validator  # builds parsers for a second
+
     schema = json.loads((SCHEMAS / f"{name}.json").read_text())
     errors = Draft202012Validator(strict(schema)).iter_errors(document)
     assert [f"{error.json_path}: {error.message[:300]}" for error in errors] == []
@@ -71,6 +72,8 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_schemas_are_valid_and_current() -> None:
+    from jsonschema import Draft202012Validator
+
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(PROJECT / "docs")
         schemas = importlib.import_module("documents").schemas()

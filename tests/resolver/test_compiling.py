@@ -11,9 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
-from resolver.compiling import compile_problem
+from resolver.compiling import add_distributions, compile_problem, start_problem
 from resolver.compiling.known_bad import AVOIDED
 from resolver.compiling.problem import ABSENT, Problem, bits, is_prerelease
+from resolver.compiling.problem_builder import ProblemBuilder
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog, load
 from resolver.facts.schema import Release
@@ -284,6 +285,45 @@ def test_support_is_that_of_weakest_fact(catalog: Catalog) -> None:
     expected = {pick.name: min((fact.status for fact in pick.facts), key=weakest.index) for pick in picks}
     assert {pick.name: pick.support for pick in picks} == expected
     assert set(expected.values()) == set(weakest)
+
+
+def test_earlier_requests_of_a_target_change_no_problem(catalog: Catalog) -> None:
+    """What requests share is what each would compile alone, also of packages that are added later."""
+    one_target = [
+        "xformers",
+        "torchvision apex",
+        "xformers flash-attn",
+        "torch==2.5.1+cpu apex",
+        "jax-rocm7-plugin",
+    ]
+    earlier = replace(catalog)
+    for text, open_world in itertools.product([*one_target, *one_target[::-1]], [False, True]):
+        both = [
+            start_problem(one, ask(one, text), open_world=open_world) for one in (earlier, replace(catalog))
+        ]
+        assert _content(both[0]) == _content(both[1]), text
+        for builder in both:
+            add_distributions(builder, {"vllm", "flash-attn"})
+        assert _content(both[0]) == _content(both[1]), text
+
+
+def _content(builder: ProblemBuilder) -> list[Any]:
+    """Return all of a problem, and check that it has only its own variables."""
+    problem = builder.problem()
+    variables = problem.variables
+    for one in problem.relations:
+        assert (variables[one.subject.name], variables[one.object.name]) == (one.subject, one.object)
+    assert all(variables[one.variable.name] is one.variable for one in problem.demands)
+    return [
+        [(name, variable.candidates) for name, variable in variables.items()],
+        [(one.variable.name, one.mask, one.text, one.kind, one.source) for one in problem.demands],
+        [
+            (one.subject.name, one.object.name, one.kind, one.when_present, one.forbids, one.table)
+            for one in problem.relations
+        ],
+        [[(row.subjects, row.objects, row.fact, row.risk) for row in one.rows] for one in problem.relations],
+        [problem.preferences, problem.default_images],
+    ]
 
 
 # Invalid requests.
