@@ -13,9 +13,10 @@ from builders.constants import LOCK_FILE
 from builders.containers.inspection import with_inspected_image
 from matrix.command_line.options import add_format, add_names, add_target_options, date, nonempty
 from matrix.input.inputs import Inputs
-from matrix.input.locking import catalog_with_image_of, overlays_of
-from matrix.input.request import make_request, read_preinstalled
+from matrix.input.locking import catalog_with_image_of
+from matrix.input.request import make_request
 from matrix.input.settings import in_project, load_catalog, read_settings
+from matrix.judging.locks import holding_of_lock
 from matrix.judging.repair import replaced
 from matrix.reading.installed import is_environment
 from matrix.reading.items import Item
@@ -35,7 +36,7 @@ from resolver.consequences import (
 )
 from resolver.errors import UsageError
 from resolver.lock import read_lock
-from resolver.model import IMAGE, CoreItem, Preinstalled, Target
+from resolver.model import CoreItem, Target
 from resolver.requirements import PAIRED_WITH_TORCH
 from resolver.versions import join_words, minor
 
@@ -266,32 +267,8 @@ def _locks(
             context.console.warning(f"{text} Name its site with --site.")
             continue
         changed = {name for name in ("driver", "base_image") if getattr(target, name) or getattr(other, name)}
-        kept = lock.request.preinstalled or Preinstalled("")
-        is_layer = kept.source == IMAGE and "base_image" in changed
-        sides = []
-        for side, settings in (before, after):
-            overlays = [*overlays_of(lock, path), *settings.catalog]
-            moved = {name: getattr(side.request.target, name) for name in (*changed, "date")}
-            request = replace(lock.request, target=replace(lock.request.target, **moved))
-            if is_layer:
-                held = read_preinstalled(IMAGE, side.catalog, settings.base_image or "")
-                request = replace(request, preinstalled=replace(held, replaced=kept.replaced))
-            catalog = catalog_with_image_of(lock, path, replace(settings, catalog=overlays))
-            sides.append(Side(with_inspected_image(catalog, settings.base_image), request))
-        follows = {"kernel-driver"} | ({"base-image", "glibc"} if "base_image" in changed else set())
-        picks = (pick for pick in lock.picks if pick.name not in follows and not pick.comes_with_image)
-        if is_layer:  # what is over the image; the rest is that of each image
-            picks = (pick for pick in lock.distributions if pick.origin != "preinstalled")
-        pins = {pick.name: pick.key for pick in picks}
-        yield Holding(
-            kind="lock",
-            name=str(path),
-            before=sides[0],
-            after=sides[1],
-            pins=pins,
-            also=tuple(pins),
-            open_world=True,
-        )
+        sides = tuple((side.request.target, settings) for side, settings in (before, after))
+        yield holding_of_lock(lock, path, sides, changed)
 
 
 def _title(before: Side, after: Side) -> str:

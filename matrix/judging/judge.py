@@ -31,6 +31,7 @@ from matrix.input.settings import in_project
 from matrix.judging.corrections import check, difference, fixed
 from matrix.judging.distributions import CONDA_RUNTIME, installed_findings
 from matrix.judging.jobs import check_images, check_job
+from matrix.judging.locks import judge_lock
 from matrix.judging.machine import judge_base_image, judge_machine
 from matrix.judging.nearest import judge_list, predict
 from matrix.judging.packages import check_sources
@@ -39,6 +40,7 @@ from matrix.judging.running import IMAGES, place_of, start
 from matrix.judging.target import CONSUMERS, expect_lock, expect_request
 from matrix.judging.verdict import JudgedItem, Judgement, Ran, conclude, is_open
 from matrix.reading.items import CONDA
+from matrix.reading.locks import is_lock
 from matrix.reading.pip_line import url_path
 from matrix.reading.recognise import read
 from matrix.reading.requirements import in_order, is_index_of_torch
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from resolver.model import Resolution
 
 _TARGET_OPTIONS = ("site", "date", "backend", "driver", "base_image", "gfx", "rocm", "python")
+_OWN_OPTIONS = ("backend", "driver", "base_image")
 _URL = re.compile(r"(https?|file)://[^\s$]+")
 _NO_LOGS = {".yml", ".yaml", ".toml", ".lock", ".json", ".in", ".def", ".eb", ".cfg"}
 _HEAD = 1 << 16
@@ -106,7 +109,10 @@ def judge_thing(
         if args.fix and reading.text:
             reading = _fix(judged_, reading, expected_of(reading, context, lock))
         with context.console.task("judge"):
-            answer = _judge_reading(judged_, reading, context, lock)
+            if lock is not None and context.args.lock == path and not args.repair:
+                judge_lock(judged_, lock, path, context)
+            else:
+                answer = _judge_reading(judged_, reading, context, lock)
     if args.run:
         judged_.kind = judged_.kind or ("image" if isinstance(place_of(thing), Path) else "Python")
         reply, findings = start(thing, context, wheels)
@@ -161,6 +167,15 @@ def with_lock(thing: str, context: Context) -> tuple[Context, Resolution | None,
     if path is None:
         return context, None, []
     lock = read_lock(path)
+    if path == Path(thing):  # judged on its own request, with what the user named instead
+        target, options = (
+            lock.request.target,
+            {"site": args.site or lock.request.site_file or lock.target.site},
+        )
+        if args.site in {None, target.site} and args.backend in {None, target.backend}:
+            options |= {name: getattr(args, name) or getattr(target, name) for name in _OWN_OPTIONS}
+            options["gfx"] = args.gfx or list(target.gfx)
+        return context.with_options(lock=path, **options), lock, []
     target = lock.target
     if not any(getattr(args, name, None) for name in _TARGET_OPTIONS):
         # The lock has the versions of an image of the user's own. A file here is not opened:
@@ -189,8 +204,10 @@ def with_lock(thing: str, context: Context) -> tuple[Context, Resolution | None,
 
 
 def _lock_beside(thing: str, *, is_started: bool) -> Path | None:
-    """Return the lock that a thing was made from, if it is beside it."""
+    """Return a thing that is a lock, else the lock that it was made from, if it is beside it."""
     path = Path(thing)
+    if is_lock(path):
+        return path
     beside = [Path(f"{thing}.files") / LOCK_FILE, path.parent / LOCK_FILE] if thing else []
     beside += [in_project(LOCK_FILE)] if is_started else []
     return next((lock for lock in beside if lock.is_file() and lock.absolute() != path.absolute()), None)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _PYLOCK = re2.compile(r"pylock(\.[^.]+)?\.toml")
-_OURS = re2.compile(r"(?m)^\[request\]|^lock-format *=")
+_OURS = re2.compile(r'(?m)^\[request\]|^status = "resolved"')
+_HEAD = 4096
 _PIXI_ENTRY = re2.compile(r"\s*- (conda|pypi): (\S+)\s*")
 _PIXI_KEY = re2.compile(r"(\s*)([^\s:#-][^:]*):\s*(.*)")
 _PLATFORM = "linux-64"
@@ -42,6 +43,17 @@ def is_pylock(name: str) -> bool:
     (True, True, False)
     """
     return _PYLOCK.fullmatch(name) is not None
+
+
+def is_lock(path: Path) -> bool:
+    """Return whether a file is a lock that ``matrix resolve`` has written, by its name and first bytes."""
+    if path.suffix != LOCK_FILE.suffix or not path.is_file():
+        return False
+    with path.open("rb") as source:
+        return (
+            path.name == LOCK_FILE.name
+            or _OURS.search(source.read(_HEAD).decode(errors="replace")) is not None
+        )
 
 
 def recognises(name: str, head: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from builders.installed.checks import findings_of
 from matrix.cli import main
 from matrix.judging.distributions import installed_findings, judge_items, rocm_of
 from matrix.judging.target import expect_request
-from matrix.judging.verdict import VERDICTS, JudgedItem, Judgement, conclude
+from matrix.judging.verdict import EXIT_CODES, VERDICTS, JudgedItem, Judgement, conclude
 from matrix.reading.items import Unread
 from matrix.reading.recognise import read, read_described
 from resolver.answers.proven import judge, request_of_set
@@ -282,3 +283,64 @@ def test_what_repair_writes_is_accepted(name: str, tmp_path: Path, capsys: Captu
     assert main(["check", name, *options, "--repair", "-o", "fixed", "--for", "pip"]) == 0
     capsys.readouterr()
     assert main(["check", "fixed/requirements.txt", *options]) == 0, capsys.readouterr().out
+
+
+def resolved_lock(capsys: Capture, *requirements: str, name: str = "own.lock") -> None:
+    """Write a lock from indexes that exist, whose files are gone afterwards."""
+    torch = {"torch": [("2.9.1+rocm6.4", [])], "pytorch-triton-rocm": [("3.5.1", [])]}
+    pages = {page: (tiny_index(Path(page).absolute(), rows) / "simple").as_uri() for page, rows in (
+        ("torches", torch), ("others", {"mpi4py": [("4.1.2", [])], "einops": [("0.8.0", [])]})
+    )}  # fmt: skip
+    Path("matrix.toml").write_text(
+        f'[mirrors]\n"https://download.pytorch.org/whl/rocm6.4" = "{pages["torches"]}"\n'
+        '"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n'
+    )
+    options = ["--site", "lumi-g", "--date", "2026-11-20", "--index-url", pages["others"], "-o", name]
+    assert main(["resolve", "torch==2.9.1+rocm6.4", *requirements, *options]) == 0, capsys.readouterr()
+    capsys.readouterr()
+    shutil.rmtree("torches")
+    shutil.rmtree("others")
+    Path("matrix.toml").write_text("")
+
+
+@pytest.mark.parametrize("requirements", [["einops"], ["flash-attn", "einops"]], ids=["published", "built"])
+def test_lock_is_judged_by_its_own_facts(requirements: list[str], capsys: Capture) -> None:
+    """On the site of the lock, whatever the site here is; no index has what is built, or is asked."""
+    resolved_lock(capsys, *requirements)
+    code = main(["check", "own.lock", "--offline", "--format", "json"])
+    (thing,) = json.loads(capsys.readouterr().out)["things"]
+    assert (code, thing["verdict"]) == (0, "fits"), thing["text"]
+    assert {item["name"] for item in thing["distributions"]} >= {"torch", *requirements}
+    assert {item["verdict"] for item in thing["distributions"]} == {"fits"}
+    assert "lumi-g" in thing["text"]
+    assert "--extra-index-url" not in json.dumps(thing)
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict", "says"),
+    [
+        (["--driver", "5.7"], "does-not-fit", "the kernel driver is 5.7"),
+        (["--driver", "6.0"], "does-not-fit", "6.0"),
+        (["--backend", "cpu"], "does-not-fit", "torch 2.9.1+rocm6.4"),
+        (["--site", "lumi-c"], "does-not-fit", "lumi-c"),
+    ],
+    ids=lambda value: "-".join(value).lstrip("-") if isinstance(value, list) else None,
+)
+def test_lock_is_judged_for_the_target_that_the_user_names(
+    options: list[str], verdict: str, says: str, capsys: Capture
+) -> None:
+    resolved_lock(capsys, "einops")
+    code = main(["check", "own.lock", *options, "--format", "json"])
+    (thing,) = json.loads(capsys.readouterr().out)["things"]
+    assert (thing["verdict"], code) == (verdict, EXIT_CODES[verdict]), thing["text"]
+    assert says in thing["text"]
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["index-of-torch-is-silent", "no-index"])
+def test_lock_that_lacks_something_is_not_judged(asks: bool, capsys: Capture) -> None:
+    Path("matrix.toml").write_text('[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n')
+    index = (tiny_index(Path("own").absolute(), {"numpy": [("1.26.4", [])]}) / "simple").as_uri()
+    assert main(["resolve", "torch", "--site", "lumi-g", *(["--index-url", index] if asks else [])]) == 0
+    capsys.readouterr()
+    assert main(["check", "matrix.lock"]) == 4
+    assert ("the requirements of torch" if asks else "all files") in capsys.readouterr().out.splitlines()[0]

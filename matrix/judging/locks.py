@@ -1,0 +1,99 @@
+"""Judge a lock on a target: by its own facts, sources and recipes, without an index."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from builders.containers.inspection import with_inspected_image
+from builders.findings import Finding
+from builders.installed.checks import known_bad_findings
+from matrix.input.locking import catalog_with_image_of, overlays_of
+from matrix.input.request import read_preinstalled
+from matrix.judging.verdict import JudgedItem
+from matrix.show.render import shortened
+from resolver.consequences import Holding, Judge, Side
+from resolver.model import IMAGE, Preinstalled, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+    from matrix.command_line.context import Context
+    from matrix.input.settings import Settings
+    from matrix.judging.target import Verdict
+    from matrix.judging.verdict import Judgement
+    from resolver.model import Distribution, Resolution
+
+
+def holding_of_lock(
+    lock: Resolution, path: Path, sides: tuple[tuple[Target, Settings], ...], changed: Collection[str]
+) -> Holding:
+    """Return the pins of a lock with its own request on two targets, which differ from it in some fields."""
+    kept = lock.request.preinstalled or Preinstalled("")
+    is_layer = kept.source == IMAGE and "base_image" in changed
+    found = []
+    for target, settings in sides:
+        overlays = [*overlays_of(lock, path), *settings.catalog]
+        catalog = catalog_with_image_of(lock, path, replace(settings, catalog=overlays))
+        catalog = with_inspected_image(catalog, settings.base_image)
+        moved = {name: getattr(target, name) for name in (*changed, "date")}
+        request = replace(lock.request, target=replace(lock.request.target, **moved))
+        if is_layer:
+            held = read_preinstalled(IMAGE, catalog, settings.base_image or "")
+            request = replace(request, preinstalled=replace(held, replaced=kept.replaced))
+        found.append(Side(catalog, request))
+    follows = {"kernel-driver"} | ({"base-image", "glibc"} if {"base_image", "site"} & {*changed} else set())
+    picks = (pick for pick in lock.picks if pick.name not in follows and not pick.comes_with_image)
+    if is_layer:  # what is over the image; the rest is that of each image
+        picks = (pick for pick in lock.distributions if pick.origin != "preinstalled")
+    pins = {pick.name: pick.key for pick in picks}
+    return Holding(
+        kind="lock",
+        name=str(path),
+        before=found[0],
+        after=found[1],
+        pins=pins,
+        also=tuple(pins),
+        open_world=True,
+    )
+
+
+def judge_lock(judged: Judgement, lock: Resolution, path: Path, context: Context) -> None:
+    """Judge the pins of a lock on the target of the context; what it builds is on no index yet."""
+    target, own = context.request().target, lock.request.target
+    changed = [name for name in Target.__struct_fields__ if getattr(target, name) != getattr(own, name)]
+    holding = holding_of_lock(lock, path, ((target, context.settings),) * 2, changed)
+    judge = Judge()
+    judged.core, risks = judge.broken_before(holding), judge.risks(holding)
+    if judged.core:
+        text = f"The versions exclude one another: {'; '.join(item.text for item in judged.core)}."
+        judged.findings.append(Finding("does-not-resolve", "error", text))
+    judged.findings += [Finding("driver-risk", "warning", f"{item.text} ({item.source}).") for item in risks]
+    versions = {pick.name: pick.version for pick in lock.picks}
+    judged.findings += known_bad_findings(versions, holding.after)
+    published = [pick for pick in lock.distributions if pick.origin == "published"]
+    missing = [text.rstrip(".") for text in lock.left_open]
+    if published and not any(pick.files for pick in published):
+        missing.append("all files, because no index was asked")
+    if missing:
+        text = f"The lock lacks {shortened(missing, most=2, separator='; ')}."
+        fix = "Resolve again when all indexes can be reached."
+        judged.findings.append(Finding("not-judged", "warning", text, fix))
+    judged.distributions = list(_verdicts(lock, is_possible=not judged.core))
+
+
+def _verdicts(lock: Resolution, *, is_possible: bool) -> Iterator[JudgedItem]:
+    for pick in lock.distributions:
+        verdict, evidence = _verdict(pick) if is_possible else ("not-judged", "it was not resolved")
+        yield JudgedItem(name=pick.name, version=pick.pinned, verdict=verdict, evidence=evidence)
+
+
+def _verdict(pick: Distribution) -> tuple[Verdict, str]:
+    if pick.content:
+        return pick.content.state, pick.content.evidence
+    evidence = f"{pick.weakest.text} ({pick.weakest.source})" if pick.facts else "the lock has it"
+    if pick.support == "inferred":
+        return "not-judged", evidence
+    return "own-risk" if pick.verdict == "at-own-risk" else "fits", evidence
