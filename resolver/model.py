@@ -498,6 +498,8 @@ class CoreItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     source: str
     statements: tuple[str, ...] = ()
     """Everything that it states, with every release, if the text is shorter."""
+    about: tuple[str, ...] = ()
+    """The requirement of the request that it is, or the components that a fact is about."""
 
     @classmethod
     def of(cls, fact: Fact) -> CoreItem:

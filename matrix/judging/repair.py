@@ -300,7 +300,7 @@ class Nearest:
 
 def _fact_about(name: str, core: Sequence[CoreItem]) -> CoreItem:
     facts = [item for item in core if item.kind == "fact"] or core
-    return next((item for item in facts if name in item.text.split()), facts[0])
+    return next((item for item in facts if name in item.about), facts[0])
 
 
 def changed_versions(

@@ -132,4 +132,9 @@ def _text(result: DraftResult, context: Context) -> str:
     if result.note:
         lines.append(f"\n{result.note}")
     use = f"matrix build-wheels {facts.name} --catalog {result.file}"
-    return "\n".join([*filter(None, lines), f"\nComplete {result.file}, then run `{use}`."])
+    endings = {
+        "pure": "Nothing is compiled, so no draft is needed: `matrix resolve` builds its wheel without one.",
+        "cuda": "It does not compile for ROCm without changes to its source.",
+    }
+    ending = endings.get(facts.source.kind, f"Complete {result.file}, then run `{use}`.")
+    return "\n".join([*filter(None, lines), f"\n{ending}"])

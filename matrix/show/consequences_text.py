@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from matrix.show.render import PLAIN, Screen, counted, shortened
 from matrix.show.resolution_text import first_source
+from resolver.compiling.clauses import REQUEST
 from resolver.consequences.questions import ROW
 from resolver.facts.schema import PLATFORM
 from resolver.versions import newest_first, sort_key
@@ -110,8 +111,8 @@ def summary(consequences: Sequence[Consequence]) -> str:
 
 def _alike(change: Consequence) -> tuple[object, ...]:
     """Return a key that is equal for consequences that share a paragraph: the core without their names."""
-    own = {change.name.partition(" ")[2] or change.name, *(row_key.torch for row_key in change.where)} - {""}
-    texts = [item.text for item in _shown_core(change) if not any(name in item.text for name in own)]
+    own = {change.name.partition(" ")[0], "torch" if change.where else change.kind}
+    texts = [item.text for item in _shown_core(change) if not own & {*item.about}]
     core = [_PATCH_RELEASE.sub(r"\1", text) for text in texts]
     if change.before == change.after:
         return change.kind, *(item.text.replace(change.name, "") for item in change.now)
@@ -123,11 +124,8 @@ def _alike(change: Consequence) -> tuple[object, ...]:
 
 def _shown_core(change: Consequence) -> list[CoreItem]:
     """Return the core without items that only repeat the subject."""
-    return [
-        item
-        for item in change.core
-        if item.source != ROW and item.text not in {f"you asked for {change.name}", "you asked for torch"}
-    ]
+    repeated = {(REQUEST, change.name), (REQUEST, "torch")}
+    return [item for item in change.core if item.source != ROW and (item.source, *item.about) not in repeated]
 
 
 def _subject(group: Sequence[Consequence]) -> Iterator[str]:

@@ -62,7 +62,8 @@ class LinkGroup(msgspec.Struct, frozen=True, eq=False):
         """Return the statements as one sentence."""
         first = self.links[0]
         if not first.subject:
-            return CoreItem(first.predicate, "request", first.source)
+            about = first.requirement or first.object
+            return CoreItem(first.predicate, "request", first.source, about=(about,))
         versions = dict[str, list[str]]()
         for link in self.links:
             versions.setdefault(link.predicate, []).extend(link.version.split(", "))
@@ -85,9 +86,8 @@ class LinkGroup(msgspec.Struct, frozen=True, eq=False):
             parts[_MOST_PREDICATES:] = [
                 f"{rest} {releases} similar {'requirements' if first.object else 'problems'}"
             ]
-        return CoreItem(
-            "; ".join(parts), "fact", first.source, () if parts == statements else tuple(statements)
-        )
+        stated = () if parts == statements else tuple(statements)
+        return CoreItem("; ".join(parts), "fact", first.source, stated, _names(self))
 
 
 Constraint = Demand | Relation | LinkGroup
@@ -206,7 +206,7 @@ def sentences(session: Session, core: Sequence[Constraint]) -> list[CoreItem]:
     written: list[_Sentence] = []
     for constraint in [*first, *_chain(first, facts)]:
         if isinstance(constraint, Demand):
-            item = CoreItem(constraint.text, constraint.kind, constraint.source)
+            item = CoreItem(constraint.text, constraint.kind, constraint.source, about=(constraint.about,))
         elif isinstance(constraint, LinkGroup):
             item = constraint.item()
         else:
@@ -270,7 +270,9 @@ def _all_of(items: Sequence[CoreItem]) -> CoreItem:
         texts[shown:] = [f"and {rest} similar statements"]
     sources = dict.fromkeys(source for item in items for source in item.source.split(" ; "))
     is_shorter = (*texts,) != statements
-    return CoreItem("; ".join(texts), items[0].kind, " ; ".join(sources), statements if is_shorter else ())
+    about = tuple(dict.fromkeys(name for item in items for name in item.about))
+    stated = statements if is_shorter else ()
+    return CoreItem("; ".join(texts), items[0].kind, " ; ".join(sources), stated, about)
 
 
 def subjects_left(
@@ -301,8 +303,8 @@ def describe(
     rows = [row for row in relation.rows if row.subjects & subjects]
     source = rows[0].fact.source if rows else "the catalog"
     if len({row.fact.text for row in rows}) == 1:
-        return CoreItem(rows[0].fact.text, "fact", source)
-    return CoreItem(_summary(relation, subjects, rows), "fact", source)
+        return CoreItem(rows[0].fact.text, "fact", source, about=_names(relation))
+    return CoreItem(_summary(relation, subjects, rows), "fact", source, about=_names(relation))
 
 
 def _summary(relation: Relation, subjects: int, rows: Sequence[RelationRow]) -> str:

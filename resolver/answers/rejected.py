@@ -97,10 +97,10 @@ def rejected_versions(
         if name == "base-image":
             target = replace(request.target, base_image=version)
             of_image = Search(search.catalog, replace(request, target=target), indexes)
-            found = _rejected(of_image, [], chosen, (name, key, f"the base image is {version}"))
+            found = _rejected(of_image, [], chosen, (name, key))
         else:
             pin = parse_requirement(f"{name}{f'[{variant}]' if variant else ''}=={version}")
-            found = _rejected(search, [pin], chosen, (name, key, f"you asked for {pin.text}"))
+            found = _rejected(search, [pin], chosen, (name, key))
         if other_pick and not (found.core or found.instead or found.preferred):
             text = f"{name} {pick.version} is preferred because it is in {other} {other_pick.version}"
             found = replace(found, preferred=text)
@@ -109,17 +109,17 @@ def rejected_versions(
 
 
 def _rejected(
-    search: Search, pins: Sequence[Requirement], chosen: Resolution, version: tuple[str, str, str]
+    search: Search, pins: Sequence[Requirement], chosen: Resolution, version: tuple[str, str]
 ) -> RejectedVersion:
-    """Return why a version was not chosen: the component, its key, and the constraint that pins it.
+    """Return why a version was not chosen: the component and its key; `pins` require it.
 
     If the request resolves with it, the reason is a component that is decided earlier and conflicts with it
     in its chosen version, not just any component that changes, too.
     """
-    name, key, question = version
+    (name, key), question = version, pins[0].text if pins else version[0]
     other = search.with_requirements(pins)
     if not isinstance(other, Resolution):
-        return RejectedVersion(key, core=_core_without(search.request, other, {question}))
+        return RejectedVersion(key, core=_core_without(search.request, other, question))
     requested = {requirement.name for requirement in chosen.request.requirements}
     own = layer(name, requested)[0]
     earlier = sorted(
@@ -137,7 +137,7 @@ def _rejected(
         together = [kept for pick, _ in changed if (kept := _pin(pick))]
         answer = search.with_requirements([*pins, *together])
         if not isinstance(answer, Resolution):
-            return RejectedVersion(key, core=_core_without(search.request, answer, {question}))
+            return RejectedVersion(key, core=_core_without(search.request, answer, question))
     now, then = chosen.pick(name), other.pick(name)
     if now and then and then.origin == "build" != now.origin:
         return RejectedVersion(key, (), preferred=f"{now.version} has a wheel for the target")
@@ -153,9 +153,9 @@ def _pin(pick: Distribution) -> Requirement | None:
     return parse_requirement(f"{pick.name}{variant}{equals}{pick.version}")
 
 
-def _core_without(request: Request, refuted: Refuted, texts: set[str]) -> tuple[CoreItem, ...]:
+def _core_without(request: Request, refuted: Refuted, question: str) -> tuple[CoreItem, ...]:
     conflict, _ = explain_conflict(request, refuted)
-    return tuple(item for item in conflict.core if item.text not in texts)
+    return tuple(item for item in conflict.core if item.kind == "fact" or item.about != (question,))
 
 
 def working_version(

@@ -182,6 +182,11 @@ class Demand(msgspec.Struct, eq=False):
     implied: bool = False
     """Whether it is part of any request, so that it explains nothing."""
 
+    @property
+    def about(self) -> str:
+        """The requirement that it is, or the component that it limits."""
+        return self.requirement.text if self.requirement else self.variable.name
+
 
 class Problem(msgspec.Struct, eq=False):
     """Variables, demands, relations and preferences."""
@@ -235,6 +240,8 @@ class Link(msgspec.Struct, frozen=True, gc=False):
     predicate: str
     """The statement, such as ``requires torch<2.2``; empty if it always holds and is never reported."""
     source: str
+    requirement: str = ""
+    """The requirement of the request that it is."""
 
 
 ALWAYS = Link("", "", "", "", "")

@@ -225,7 +225,7 @@ def _changed_demands(demands: Iterable[Demand], other: Problem) -> Iterator[tupl
 
 
 def _item(demand: Demand) -> CoreItem:
-    return CoreItem(demand.text, demand.kind, demand.source)
+    return CoreItem(demand.text, demand.kind, demand.source, about=(demand.about,))
 
 
 def _changed_relations(

@@ -114,7 +114,7 @@ class Requirements(Part):
             runs_on = "AMD GPUs" if backend == "rocm" else "CPUs"
             msg = f"{shorten(name)} is for CUDA and does not run on {runs_on}."
             raise UsageError(msg, hint=instead_of_cuda(self.world.catalog, name, backend))
-        link = Link("", name, "", f"you asked for {requirement.text}", REQUEST)
+        link = Link("", name, "", f"you asked for {requirement.text}", REQUEST, requirement.text)
         if self.triton.is_of_torch(name):
             self._require_triton(when, requirement, link)
             return

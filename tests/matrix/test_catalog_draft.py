@@ -15,6 +15,7 @@ import pytest
 
 from matrix.cli import main
 from tests.builders.gitrepos import add_submodule, commit, git
+from tests.builders.test_source_kinds import NATTEN
 
 Capture = pytest.CaptureFixture[str]
 SETUP = """
@@ -212,6 +213,28 @@ def test_cuda_only_source_has_no_recipe_for_the_cpu(tmp_path: Path) -> None:
     document = drafted()
     assert "backend" not in document["release"][0]  # its default is ROCm alone
     assert [recipe["backend"] for recipe in document["recipe"]] == ["rocm"]
+
+
+@pytest.mark.parametrize(
+    ("files", "kind", "says"),
+    [
+        ({"setup.py": "from setuptools import setup\nsetup(name='tiny', version='1.0')\n", "tiny.py": ""},
+         "pure", "no draft is needed"),
+        (NATTEN | {"PKG-INFO": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"},
+         "cuda", "does not compile for ROCm"),
+    ],
+    ids=["pure", "cuda"],
+)  # fmt: skip
+def test_draft_that_is_no_use_says_so(
+    files: Mapping[str, str], kind: str, says: str, tmp_path: Path, capsys: Capture
+) -> None:
+    source = str(write(tmp_path / "tiny", files))
+    assert main(["catalog", "draft", source]) == 0
+    output = capsys.readouterr().out
+    assert says in output
+    assert "Complete tiny.toml" not in output
+    assert main(["catalog", "draft", source, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["facts"]["source"]["kind"] == kind
 
 
 def test_kernels_without_hip_are_reported(tmp_path: Path, capsys: Capture) -> None:

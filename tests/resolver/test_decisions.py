@@ -104,11 +104,11 @@ def test_confirmation_finds_a_version_whose_own_requirements_differ() -> None:
         with pytest.MonkeyPatch.context() as patch, suppress(UsageError):
             patch.setattr(resolver.answers.confirmation, "confirm", lambda *args: confirmed.append(args))  # noqa: B023
             resolve(universe.catalog, universe.request, universe.indexes())
-        for lock, recorded, closed in confirmed:
+        for lock, *rest in confirmed:
             for pick in lock.distributions:
                 for version in universe.projects[pick.name].keys() - {pick.version}:
                     tried += 1
                     picks = (replace(one, version=version) if one == pick else one for one in lock.picks)
                     with pytest.raises(InternalError, match="not confirmed"):
-                        confirm(replace(lock, picks=tuple(picks)), recorded, closed)
+                        confirm(replace(lock, picks=tuple(picks)), *rest)
     assert tried > 50
