@@ -17,7 +17,7 @@ from resolver.consequences import Holding, Judge, Side
 from resolver.model import IMAGE, Preinstalled, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
     from pathlib import Path
 
     from matrix.command_line.context import Context
@@ -63,7 +63,9 @@ def holding_of_lock(
 def judge_lock(judged: Judgement, lock: Resolution, path: Path, context: Context) -> None:
     """Judge the pins of a lock on the target of the context; what it builds is on no index yet."""
     target, own = context.request().target, lock.request.target
-    changed = [name for name in Target.__struct_fields__ if getattr(target, name) != getattr(own, name)]
+    named = [name for name in ("backend", "gfx", "driver", "base_image") if getattr(context.args, name)]
+    moved = named if target.site == own.site else Target.__struct_fields__
+    changed = [name for name in moved if getattr(target, name) != getattr(own, name)]
     holding = holding_of_lock(lock, path, ((target, context.settings),) * 2, changed)
     judge = Judge()
     judged.core, risks = judge.broken_before(holding), judge.risks(holding)
@@ -81,16 +83,15 @@ def judge_lock(judged: Judgement, lock: Resolution, path: Path, context: Context
         text = f"The lock lacks {shortened(missing, most=2, separator='; ')}."
         fix = "Resolve again when all indexes can be reached."
         judged.findings.append(Finding("not-judged", "warning", text, fix))
-    judged.distributions = list(_verdicts(lock, is_possible=not judged.core))
-
-
-def _verdicts(lock: Resolution, *, is_possible: bool) -> Iterator[JudgedItem]:
     for pick in lock.distributions:
-        verdict, evidence = _verdict(pick) if is_possible else ("not-judged", "it was not resolved")
-        yield JudgedItem(name=pick.name, version=pick.pinned, verdict=verdict, evidence=evidence)
+        verdict, evidence = _verdict(pick, is_possible=not judged.core)
+        item = JudgedItem(name=pick.name, version=pick.pinned, verdict=verdict, evidence=evidence)
+        judged.distributions.append(item)
 
 
-def _verdict(pick: Distribution) -> tuple[Verdict, str]:
+def _verdict(pick: Distribution, *, is_possible: bool) -> tuple[Verdict, str]:
+    if not is_possible:
+        return "not-judged", "it was not resolved"
     if pick.content:
         return pick.content.state, pick.content.evidence
     evidence = f"{pick.weakest.text} ({pick.weakest.source})" if pick.facts else "the lock has it"

@@ -28,6 +28,7 @@ from tests.support.tiny import tiny_index
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from matrix.judging.target import Verdict
     from resolver.facts.schema import ProvenSet
 
 CATALOG = load()
@@ -287,9 +288,12 @@ def test_what_repair_writes_is_accepted(name: str, tmp_path: Path, capsys: Captu
 
 def resolved_lock(capsys: Capture, *requirements: str, name: str = "own.lock") -> None:
     """Write a lock from indexes that exist, whose files are gone afterwards."""
-    torch = {"torch": [("2.9.1+rocm6.4", [])], "pytorch-triton-rocm": [("3.5.1", [])]}
+    torch: dict[str, list[tuple[str, list[str]]]] = {
+        "torch": [("2.9.1+rocm6.4", [])],
+        "pytorch-triton-rocm": [("3.5.1", [])],
+    }
     pages = {page: (tiny_index(Path(page).absolute(), rows) / "simple").as_uri() for page, rows in (
-        ("torches", torch), ("others", {"mpi4py": [("4.1.2", [])], "einops": [("0.8.0", [])]})
+        ("torches", torch), ("others", {"einops": [("0.8.0", [])]})
     )}  # fmt: skip
     Path("matrix.toml").write_text(
         f'[mirrors]\n"https://download.pytorch.org/whl/rocm6.4" = "{pages["torches"]}"\n'
@@ -327,7 +331,7 @@ def test_lock_is_judged_by_its_own_facts(requirements: list[str], capsys: Captur
     ids=lambda value: "-".join(value).lstrip("-") if isinstance(value, list) else None,
 )
 def test_lock_is_judged_for_the_target_that_the_user_names(
-    options: list[str], verdict: str, says: str, capsys: Capture
+    options: list[str], verdict: Verdict, says: str, capsys: Capture
 ) -> None:
     resolved_lock(capsys, "einops")
     code = main(["check", "own.lock", *options, "--format", "json"])
