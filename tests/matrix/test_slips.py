@@ -35,6 +35,10 @@ def test_invalid_requirement_comes_with_the_right_one(typed: str, hint: str, cap
     ("line", "hint"),
     [
         (["--gfx90a", "build-wheels"], "matrix build-wheels --gfx90a"),
+        (["inspect", "freeze.txt"], "Use `matrix check THING`."),
+        (["verify", "train.sif"], "Use `matrix check THING --run`."),
+        (["audit", "a.whl"], "Use `matrix check WHEEL`."),
+        (["doctor"], "Use `matrix check`."),
         (["build"], "Did you mean build-container or build-layer or build-wheels?"),
         (["build-wheels", "--jobs", "8G"], "write 8"),
         (["resolve", "torch", "--python", "3.12.x"], "Write 3.12, or a range as in PEP 440"),
