@@ -18,11 +18,11 @@ RUN = f"{MODULES}from matrix.__main__ import main; main()"
 OFFLINE = ["--no-lock", "-q", "--offline"]
 HEAVY = {"auditwheel", "elftools", "networkx", "requests"}
 BUDGETS = {
-    "version": (["--version"], 3, 2),
-    "help": (["--help"], 3, 2),
-    "resolve": (["resolve", "torch", "apex", "deepspeed", *OFFLINE], 90, 20),
-    "explain": (["explain", "torch"], 115, 40),
-    "check": (["check", "requirements.txt"], 210, 90),
+    "version": (["--version"], 2, 2),
+    "help": (["--help"], 2, 2),
+    "resolve": (["resolve", "torch", "apex", "deepspeed", *OFFLINE], 80, 15),
+    "explain": (["explain", "torch"], 107, 25),
+    "check": (["check", "requirements.txt"], 203, 32),
 }
 """Our own modules, and instructions in those of a bare interpreter."""
 OURS = {"matrix", "builders", "resolver"}
