@@ -34,6 +34,7 @@ from resolver.model import BaseImage, Resolution
 from resolver.requirements import normalize_name
 from tests.rig.rig import HERE as RIG
 from tests.rig.rig import PROJECT, USER, Rig
+from tests.rig.slurm import cluster
 from tests.rig.standin_download import VARIABLE
 from tests.support.fusedtiny import make_apex
 from tests.support.locks import built_pick, lock_of, with_image
@@ -58,10 +59,10 @@ PACKAGES = "/opt/cotainr/conda/envs/conda_container_env/lib/python3.11/site-pack
 """The directory that cotainr installs into, in a container."""
 DISTURBING = {"SINGULARITY_BIND": "/var/spool:/nowhere", "TMPDIR": "/opt", "PIP_USER": "1"}
 """Variables of a site's modules, and of a user, with which a build by cotainr alone fails."""
+FOLDERS = ["apex", "bitsandbytes", "deepspeed", "flash_attn"]
 JOB = """\
 source train.sif.files/environment.sh
-apptainer exec train.sif python -c 'import torch, apex.amp_C, bitsandbytes, deepspeed, flash_attn
-print(*(module.__file__ for module in (apex.amp_C, bitsandbytes, deepspeed, flash_attn)), sep="\\n")'
+apptainer exec train.sif python train.py
 """
 
 
@@ -419,15 +420,24 @@ TUTORIAL = """\
 set -e
 matrix() { {python} -m matrix "$@"; }
 module() { :; }
+export -f module
 srun() { while [[ $1 = -* ]]; do case $1 in --*) shift;; *) shift 2;; esac; done; "$@"; }
+sbatch() { command sbatch --wait "$@"; }
 """
-"""STAND-INS for the commands of a cluster, before the blocks of the tutorial."""
+"""STAND-INS for the commands of a cluster, before the blocks of the tutorial; `sbatch` is the real one."""
+TRAIN = """\
+import torch, apex.amp_C, bitsandbytes, deepspeed, flash_attn
+print(*(module.__file__ for module in (apex.amp_C, bitsandbytes, deepspeed, flash_attn)), sep="\\n")
+"""
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)  # by itself it makes the rig and README's container first
 def test_steps_of_the_tutorial_run_as_they_stand_there(readme: User) -> None:
-    """Its blocks for wheels, files and container run with the lock of its command, which is README's."""
+    """Its blocks for wheels, files, container and jobs run with the lock of its command, which is README's.
+
+    The jobs run in a real Slurm, whose nodes have the cores, memory and GPU of LUMI's by name only.
+    """
     page = (PROJECT / "docs" / "tutorial.md").read_text()
     assert shlex.join(["matrix", *readme.command()]).startswith(
         shlex.join(shlex.split(re.findall(r"(?m)^matrix build-container .*", page)[0]))
@@ -447,6 +457,19 @@ def test_steps_of_the_tutorial_run_as_they_stand_there(readme: User) -> None:
     assert places == sorted(places), done.stdout
     assert places[0] >= 0, done.stdout
     assert "not-judged" in done.stdout
+
+    lines = re.findall(r"(?m)^(?:\$ )?((?:matrix env|sbatch) .*)", sections["Submit a job"])
+    assert [line.split()[0] for line in lines] == ["matrix", "sbatch", "sbatch"]
+    (readme.work / "train.py").write_text(TRAIN)
+    root = readme.rig.root / "slurm-tutorial"
+    root.mkdir()
+    with cluster(root, nodes=("rig",), small_g=True) as slurm:
+        jobs = readme.run("bash", "-c", head + "\n".join(lines), **slurm.env, **readme.rig.with_project)
+    outputs = [path.read_text() for path in sorted(readme.work.glob("slurm-*.out"))]
+    assert jobs.returncode == 0, (jobs.stderr, *outputs)
+    smoke, train = outputs
+    assert "on 1 ranks (gloo, cpu): right sum" in smoke
+    assert folders_of(train) == FOLDERS, train
 
 
 def check_four_wheels(user: User) -> None:
@@ -474,10 +497,15 @@ def check_four_wheels(user: User) -> None:
     assert extensions == {"apex/amp_C", "deepspeed/ops/adam/fused_adam_op"}
     assert f"{PACKAGES}bitsandbytes/libbitsandbytes_cpu.so" in answer["ran"]["libraries"]  # there is no GPU
     assert answer["ran"]["executable"].startswith(PACKAGES.partition("lib/")[0])
+    (user.work / "train.py").write_text(TRAIN)
     job = user.run("bash", "-c", JOB, MIOPEN_USER_DB_PATH=str(user.work / "miopen"))
     good(job)
-    folders = re.findall(rf"(?m)^{PACKAGES}(\w+)/", job.stdout)  # DeepSpeed prints log lines, too
-    assert folders == ["apex", "bitsandbytes", "deepspeed", "flash_attn"], job.stdout
+    assert folders_of(job.stdout) == FOLDERS, job.stdout
+
+
+def folders_of(output: str) -> list[str]:
+    """Return the folders of the packages that `TRAIN` printed; DeepSpeed prints log lines, too."""
+    return re.findall(rf"(?m)^{PACKAGES}(\w+)/", output)
 
 
 def messages_of(answer: Mapping[str, Any]) -> dict[str, set[str]]:

@@ -157,8 +157,13 @@ def one_node(root: Path) -> Iterator[Slurm]:
 
 
 @contextmanager
-def cluster(root: Path, *, nodes: tuple[str, ...], max_submit: int = 0) -> Iterator[Slurm]:
+def cluster(
+    root: Path, *, nodes: tuple[str, ...], max_submit: int = 0, small_g: bool = False
+) -> Iterator[Slurm]:
     """Start a cluster of several nodes; with accounting, if there is a limit of jobs that a user may submit.
+
+    With `small_g` its partition has this name, and Slurm believes that the nodes have the cores and memory of
+    LUMI's.
 
     Raises
     ------
@@ -172,11 +177,13 @@ def cluster(root: Path, *, nodes: tuple[str, ...], max_submit: int = 0) -> Itera
     controller, database, storage, *ports = _free_ports(3 + len(nodes))
     host = socket.gethostname().partition(".")[0]
     text = _CONFIGURATION.format(host=host, controller=controller, root=root)
+    cores, memory = (64, 2**19) if small_g else (len(os.sched_getaffinity(0)), _memory())
     for name, port in zip(nodes, ports, strict=True):
         (root / "spool" / name).mkdir(parents=True)
-        cores = len(os.sched_getaffinity(0))
-        text += _NODE.format(name=name, host=host, port=port, cores=cores, memory=_memory())
-    text += _PARTITION.format(partition=PARTITION)
+        text += _NODE.format(name=name, host=host, port=port, cores=cores, memory=memory)
+    text += _PARTITION.format(partition="small-g" if small_g else PARTITION)
+    if small_g:
+        text += "SlurmdParameters=config_overrides\n"
     if max_submit:
         text += _LIMITS.format(port=database, root=root)
         path = root / "slurmdbd.conf"
