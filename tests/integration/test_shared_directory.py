@@ -22,7 +22,7 @@ import pytest
 from builders.index import Index
 from builders.index.maintenance import check
 from tests.integration.test_builds_on_slurm import DIAMOND, write_projects
-from tests.rig.rig import Rig, copy_site
+from tests.rig.rig import Rig, copy_site, index_settings
 from tests.rig.slurm import cluster
 from tests.support.fusedtiny import Repository
 from tests.support.site import TORCH
@@ -249,7 +249,7 @@ def test_two_users_build_in_slurm_jobs(members: tuple[Member, Member]) -> None:
         shutil.chown(path, "root", root.name)
         path.chmod(0o2770 if path.is_dir() else 0o660)
     (root / "slurm").mkdir(mode=0o755)
-    settings = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    settings = index_settings()
     names = (*DIAMOND, "slurmtop")
     with cluster(root / "slurm", nodes=("rig1", "rig2")) as slurm, ThreadPoolExecutor(2) as pool:
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from zipfile import ZipFile
 import pytest
 
 from builders.machine.host import own_program
+from tests.rig.rig import index_settings
 
 ROOT = Path(__file__).parents[2]
 PREAMBLE = "site-packages/bin/check.py"
@@ -100,7 +100,7 @@ def test_page_about_bare_logins_runs_on_one(program: Path, tmp_path: Path) -> No
         ["bash", "-c", head + commands + tail],
         cwd=tmp_path / "project",
         env={
-            **{name: value for name, value in os.environ.items() if name.startswith("PIP_")},
+            **index_settings(),
             "HOME": str(tmp_path / "home"),
             "USER": "me",
             "PATH": str(tmp_path / "bin"),

@@ -101,11 +101,8 @@ class Rig:
 
     def user_environment(self) -> dict[str, str]:
         """Return the user's environment: a temporary home, and this machine's index settings."""
-        kept = {
-            name: value for name, value in os.environ.items() if name.startswith(_PASSED) or name in _PROXIES
-        }
         own = {"HOME": str(self.root / "home"), "TMPDIR": str(self.root / "tmp"), "LANG": "C.UTF-8"}
-        return kept | own | {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+        return index_settings() | own | {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 
     def matrix(
         self, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None
@@ -142,6 +139,11 @@ class Rig:
     ) -> subprocess.CompletedProcess[str]:
         """Run Python as the ordinary user, with the project and its dependencies."""
         return self.run_as_user([self.python, *arguments], cwd=cwd, env={**self.with_project, **(env or {})})
+
+
+def index_settings() -> dict[str, str]:
+    """Return the variables of this machine with which its package index can be reached."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_PASSED) or name in _PROXIES}
 
 
 @contextmanager
