@@ -322,6 +322,8 @@ def _verdicts(
         elif pick is not None and item.installer != "conda":
             verdict = "own-risk" if pick.verdict == "at-own-risk" else "fits"
             evidence = f"{pick.pinned} resolves with the others"
+            if pick.content and pick.content.state != "fits":
+                verdict, evidence = pick.content.state, pick.content.evidence
         yield JudgedItem.of(item, verdict, evidence)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -156,6 +158,29 @@ def test_torch_is_what_the_index_of_the_file_has(index: str, line: str, torch: s
     (thing,) = json.loads(capsys.readouterr().out)["things"]
     assert [item["evidence"] for item in thing["distributions"]] == [torch]
     assert code == {"rocm5.7": 1, "nightly/rocm6.3": 4}.get(index, 0)
+
+
+@pytest.mark.parametrize(("requires", "verdict"), [("setuptools", "fits"), ("torch", "not-judged")])
+def test_source_that_resolve_does_not_judge_is_no_fit(
+    requires: str, verdict: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Seen with llama-cpp-python, axolotl-contribs-lgpl and mmcv."""
+    texts = {
+        "pyproject.toml": f"[build-system]\nrequires = ['{requires}']\n",
+        "PKG-INFO": "Metadata-Version: 2.2\nName: thing\nVersion: 1.0\n",
+        "thing.py": "def answer() -> int:\n    return 42\n",
+    }
+    Path("links").mkdir()
+    with tarfile.open("links/thing-1.0.tar.gz", "w:gz") as archive:
+        for name, text in texts.items():
+            member = tarfile.TarInfo(f"thing-1.0/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    monkeypatch.setenv("PIP_FIND_LINKS", str(Path("links").absolute()))
+    Path("a.txt").write_text("thing\n")
+    main(["check", "a.txt", "--site", "lumi-g", "--date", "2026-11-20", "--format", "json"])
+    (thing,) = json.loads(capsys.readouterr().out)["things"]
+    assert [item["verdict"] for item in thing["distributions"]] == [verdict]
 
 
 @pytest.mark.slow
