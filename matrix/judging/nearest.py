@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from builders.findings import Finding
+from builders.network.urls import public_index
 from matrix.api import package_indexes, resolve_settings
 from matrix.input.request import make_request
 from matrix.judging.distributions import judge_items, of_commit, of_origin, rocm_of
@@ -19,7 +20,7 @@ from matrix.judging.packages import built_here, torch_index
 from matrix.judging.repair import Change, changed_versions, nearest, replaced
 from matrix.judging.target import TORCH_FAMILY, Verdict, expect_request
 from matrix.judging.verdict import JudgedItem, Judgement
-from matrix.reading.items import Item
+from matrix.reading.items import CONDA, Item
 from matrix.reading.pip_line import counts_on_linux
 from matrix.reading.requirements import is_index_of_torch
 from resolver.errors import MatrixError, NoVersionError
@@ -105,7 +106,32 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         judged.findings.append(Finding("does-not-resolve", "error", text))
         return None
     judged.requirements = [item.text for item in answer.request.requirements]
+    judged.findings += _implied_torch(answer, reading)
     return answer
+
+
+def _implied_torch(answer: Resolution, reading: Reading) -> Iterator[Finding]:
+    """Report a torch that no line names: pip takes the one of PyPI, unless an image has another."""
+    named = {item.name for item in reading.items}
+    pick, in_image = answer.pick("torch"), any(item.installer == "image" for item in reading.items)
+    if pick is None or pick.origin != "published" or "+rocm" not in pick.pinned or in_image:
+        return
+    if named & {*TORCH_FAMILY, "pytorch"}:
+        return
+    users = sorted({edge.subject for edge in answer.edges if edge.object == "torch"} & named)
+    text = f"No line names torch, which {join_words(users, joiner='and') or 'a dependency'} needs"
+    others = [url for url in reading.index_urls if not torch_index(url) and public_index() not in url]
+    fix = f"Name torch=={pick.pinned}, and its index {pick.index}."
+    if reading.kind == CONDA and not others and not reading.find_links:
+        where = "PyTorch's index or PyPI, whichever is newer;" if reading.index_urls else "PyPI:"
+        text = f"{text}. It comes from {where} PyPI's torch is built for CUDA."
+        yield Finding("unpinned-torch", "error", text, fix)
+    else:
+        text = (
+            f"{text}: it may be there (an image, a module), else pip takes PyPI's, which is built for CUDA."
+        )
+        fix = f"{fix} Over an image that has it, `matrix build-layer` adds the rest."
+        yield Finding("not-judged", "warning", text, fix)
 
 
 def _torch_of_index(

@@ -160,6 +160,38 @@ def test_torch_is_what_the_index_of_the_file_has(index: str, line: str, torch: s
     assert code == {"rocm5.7": 1, "nightly/rocm6.3": 4}.get(index, 0)
 
 
+CONDA_FILE = "channels: [conda-forge]\ndependencies:\n  - python=3.12\n  - pip=26.*\n  - pip:\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code", "rule"),
+    [
+        ("a.yml", CONDA_FILE + "    - helper\n", 1, "unpinned-torch"),
+        ("a.txt", "helper\n", 4, "not-judged"),  # an image or a module may have it
+        ("a.txt", "torch==2.9.1+rocm6.4\nhelper\n", 0, ""),
+        ("a.txt", "numpy\n", 0, ""),
+        ("Dockerfile", "FROM rocm/pytorch\nRUN pip install helper\n", 4, ""),
+    ],
+)
+def test_torch_that_no_line_names_is_pypi_s(
+    name: str, text: str, code: int, rule: str, capsys: Capture
+) -> None:
+    """Seen with peft, e3nn and gpytorch: pip installs the torch of PyPI beside them."""
+    Path("matrix.toml").write_text('[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n')
+    packages: dict[str, list[tuple[str, list[str]]]] = {
+        "numpy": [("1.26.4", [])],
+        "helper": [("1.0", ["torch"])],
+    }
+    index = (tiny_index(Path("own").absolute(), packages) / "simple").as_uri()
+    Path(name).write_text(text)
+    options = ["--site", "lumi-g", "--date", "2026-11-20", "--index-url", index, "--format", "json"]
+    assert main(["check", name, *options]) == code
+    (thing,) = json.loads(capsys.readouterr().out)["things"]
+    found = {row["id"]: row["message"] for row in thing["findings"] if row["severity"] != "info"}
+    assert {*found} == {rule} - {""}
+    assert not rule or "No line names torch, which helper needs" in found[rule]
+
+
 @pytest.mark.parametrize(("requires", "verdict"), [("setuptools", "fits"), ("torch", "not-judged")])
 def test_source_that_resolve_does_not_judge_is_no_fit(
     requires: str, verdict: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
