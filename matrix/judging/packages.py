@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from matrix.judging.target import ExpectedTarget
     from matrix.reading.items import Reading
     from resolver.facts.catalog import Catalog
-    from resolver.facts.schema import Package
+    from resolver.facts.schema import Package, Torch
 
 _TORCH_INDEX = re.compile(r"download(?:-r2)?\.pytorch\.org/whl/(?:nightly/|test/)?(rocm[\d.]+|cpu|cu\d+)")
 _OF_COMMANDS = ("Dockerfile", "definition file", "script")
@@ -132,8 +132,9 @@ def check_indexes(reading: Reading, expected: ExpectedTarget) -> Iterator[Findin
     for kind, entry in indexes.torch.items():
         if kind.startswith("cu") and expected.backend == "rocm":
             message = f"The wheels of this index are built for CUDA ({kind}) and do not run on AMD GPUs."
-            corrected = [entry.text.replace(kind, f"rocm{expected.rocm[-1]}")] if expected.rocm else []
-            yield finding("cuda-torch", entry, message, corrected=corrected)
+            found = (torch_index(row.index) for row in _fitting_torches(reading, expected))
+            corrected = [entry.text.replace(kind, one) for one in found if one.startswith("rocm")]
+            yield finding("cuda-torch", entry, message, corrected=corrected[:1])
         elif kind.startswith("rocm") and not pinned:
             yield from check_rocm(entry, rocm_of(kind), expected, "The torch of this index")
     replacing = indexes.replacing
@@ -154,6 +155,16 @@ def check_indexes(reading: Reading, expected: ExpectedTarget) -> Iterator[Findin
                 "candidate."
             )
             yield finding("pre-releases", entry, message, fix="Pin the pre-release that you need instead.")
+
+
+def _fitting_torches(reading: Reading, expected: ExpectedTarget) -> list[Torch]:
+    """Return the builds of the torch that the file pins, else of all torches: those that fit, best first."""
+    for entry in reading.pip_lines:
+        if entry.pip.name in TORCH_FAMILY and entry.pip.pinned:
+            return expected.fitting(entry.pip.name, entry.pip.public)
+    publics = dict.fromkeys(row.version.partition("+")[0] for row in expected.catalog.torch.values())
+    rows = [row for public in publics for row in expected.fitting("torch", public)]
+    return sorted(rows, key=lambda row: (sort_key(row.rocm), sort_key(row.version)), reverse=True)
 
 
 def check_torch(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:

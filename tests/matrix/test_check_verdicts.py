@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
 import shutil
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from builders.findings import Finding
 from builders.installed.checks import findings_of
 from matrix.cli import main
+from matrix.judging.corrections import check
 from matrix.judging.distributions import installed_findings, judge_items, rocm_of
 from matrix.judging.target import expect_request
 from matrix.judging.verdict import EXIT_CODES, VERDICTS, JudgedItem, Judgement, conclude
@@ -24,6 +26,7 @@ from matrix.reading.recognise import read, read_described
 from resolver.answers.proven import judge, request_of_set
 from resolver.consequences import Side
 from resolver.facts.catalog import load
+from resolver.model import Request, Target
 from tests.support.installed import Tree
 from tests.support.tiny import tiny_index
 
@@ -158,6 +161,19 @@ def test_torch_is_what_the_index_of_the_file_has(index: str, line: str, torch: s
     (thing,) = json.loads(capsys.readouterr().out)["things"]
     assert [item["evidence"] for item in thing["distributions"]] == [torch]
     assert code == {"rocm5.7": 1, "nightly/rocm6.3": 4}.get(index, 0)
+
+
+@pytest.mark.parametrize("site", ["lumi-g", "frontier"])
+@pytest.mark.parametrize("torch", ["torch", "torch==2.6.0+cu124", "torch==2.7.1+cu124"])
+def test_index_for_cuda_becomes_one_that_has_the_torch(site: str, torch: str) -> None:
+    text = f"--extra-index-url https://download.pytorch.org/whl/cu124\n{torch}\n"
+    target = Target(backend="rocm", gfx=("gfx90a",), site=site, date=datetime.date(2026, 11, 20))
+    expected = expect_request(Request(target, ()), CATALOG, "pip")
+    rows = [found.evidence["corrected"] for found in check(read_described(text, "a.txt"), expected)]
+    index, *lines = [line for row in rows for line in row] or [""]
+    of_index = {row.version for row in CATALOG.torch.values() if index.endswith(f" {row.index}")}
+    assert of_index or not index
+    assert {line.removeprefix("torch==") for line in lines} <= of_index
 
 
 CONDA_FILE = "channels: [conda-forge]\ndependencies:\n  - python=3.12\n  - pip=26.*\n  - pip:\n"
