@@ -59,8 +59,8 @@ def references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str
 
 
 def _env(consumer: str, *options: str) -> str:
-    assert main(["env", "--for", consumer, "-o", "written", *options]) == 0
-    return Path("written").read_text()
+    assert main(["env", "--for", consumer, "-o", "written.txt", *options]) == 0
+    return Path("written.txt").read_text()
 
 
 def test_lock_builds_commit_and_directory_and_pins_the_wheel(references: dict[str, str]) -> None:

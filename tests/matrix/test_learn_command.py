@@ -226,7 +226,7 @@ def test_what_a_login_node_cannot_measure_is_missing_and_asked_for(capsys: Captu
         assert text in warnings
         assert re.search(rf"^# - .*{text}", Path("login.toml").read_text(), re.MULTILINE)
     assert main(["resolve", "torch", "--site", "login.toml", "--offline", "--no-lock"]) == 2
-    assert "has no GPU architecture" in capsys.readouterr().err
+    assert "The GPU architecture of the site login is not known" in capsys.readouterr().err
     assert (
         main(
             [

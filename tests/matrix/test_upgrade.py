@@ -173,9 +173,9 @@ def test_requirements_left_open_are_written_without_version(
     own = "https://own.example/simple"
     smaller = replace(lock, picks=picks, left_open=("rich>=13",), indexes=(own,))
     Path("matrix.lock").write_text(dumps(smaller))
-    assert main(["env", "--for", consumer, "-o", "out"]) == 0
-    assert "rich>=13" in Path("out").read_text()
-    assert own in Path("out").read_text()
+    assert main(["env", "--for", consumer, "-o", "out.txt"]) == 0
+    assert "rich>=13" in Path("out.txt").read_text()
+    assert own in Path("out.txt").read_text()
     if consumer != "uv":
         assert f"pip takes the highest version on PyPI and on {own}" in capsys.readouterr().err
 

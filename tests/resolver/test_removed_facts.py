@@ -116,8 +116,10 @@ def test_removed_requirement_gives_no_unmarked_answer(catalog: Catalog) -> None:
         freed += 1
         if is_marked(answer, row.package):
             continue
-        pick = answer.pick(row.package)
+        pick, rocm = answer.pick(row.package), answer.pick("rocm")
         assert pick is not None
+        if rocm and rocm.version not in {image.rocm for image in catalog.image.values()}:
+            continue  # the index of `index_of` has no ROCm of pip
         if row.on in {"python", "glibc"} and pick.origin == "published":
             (release,) = (one for one in catalog.releases_of(pick.name) if one.version == pick.version)
             assert row.on == "python" or not (release.wheel or release.wheels), row
