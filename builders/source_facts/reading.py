@@ -179,7 +179,7 @@ def tree_metadata(top: Path, shown: str, tag: str = "") -> Metadata:
     if metadata is not None:
         return metadata
     python = facts.requires_python if specifier_or_none(facts.requires_python) is not None else ""
-    read = join_words(facts.read, joiner="and") or FILE
+    read = join_words(facts.read or (FILE,), joiner="and")
     requires = tuple(filter(is_requirement, facts.requires))
     return Metadata(
         facts.name, facts.version, requires, requires_python=python, source=f"its {read}", dynamic=True

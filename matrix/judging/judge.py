@@ -168,10 +168,8 @@ def with_lock(thing: str, context: Context) -> tuple[Context, Resolution | None,
         return context, None, []
     lock = read_lock(path)
     if path == Path(thing):  # judged on its own request, with what the user named instead
-        target, options = (
-            lock.request.target,
-            {"site": args.site or lock.request.site_file or lock.target.site},
-        )
+        target = lock.request.target
+        options = {"site": args.site or lock.request.site_file or lock.target.site}
         if args.site in {None, target.site} and args.backend in {None, target.backend}:
             options |= {name: getattr(args, name) or getattr(target, name) for name in _OWN_OPTIONS}
             options["gfx"] = args.gfx or list(target.gfx)
@@ -251,11 +249,8 @@ def _judge_reading(
     found = (each for rule in rules for each in rule(reading, expected))
     judged_.findings += in_order(found, reading.name)
     if all(item.name == "python" for item in reading.items) and not context.args.repair:
-        text = (
-            "What it starts was not read."
-            if reading.directives or reading.launches
-            else "It names no package."
-        )
+        starts = reading.directives or reading.launches
+        text = "What it starts was not read." if starts else "It names no package."
         hint = reading.how and f"{reading.how}."
         says_why = any(line.matters for line in reading.unread)
         if not says_why and not any(finding.severity == "error" for finding in judged_.findings):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
@@ -12,11 +11,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from builders.findings import Finding
-from builders.network.urls import public_index
 from matrix.api import package_indexes, resolve_settings
 from matrix.input.request import make_request
 from matrix.judging.distributions import judge_items, of_commit, of_origin, rocm_of
-from matrix.judging.packages import built_here, torch_index
+from matrix.judging.packages import Indexes, built_here, is_nightly, torch_index
 from matrix.judging.repair import Change, changed_versions, nearest, replaced
 from matrix.judging.target import TORCH_FAMILY, Verdict, expect_request
 from matrix.judging.verdict import JudgedItem, Judgement
@@ -111,25 +109,22 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
 
 
 def _implied_torch(answer: Resolution, reading: Reading) -> Iterator[Finding]:
-    """Report a torch that no line names: pip takes the one of PyPI, unless an image has another."""
-    named = {item.name for item in reading.items}
-    pick, in_image = answer.pick("torch"), any(item.installer == "image" for item in reading.items)
-    if pick is None or pick.origin != "published" or "+rocm" not in pick.pinned or in_image:
+    """Report a torch that no line names: pip takes that of PyPI, unless an image or a module has one."""
+    named, pick = {item.name for item in reading.items}, answer.pick("torch")
+    if pick is None or pick.origin != "published" or "+rocm" not in pick.pinned:
         return
-    if named & {*TORCH_FAMILY, "pytorch"}:
+    if named & {*TORCH_FAMILY, "pytorch"} or any(item.installer == "image" for item in reading.items):
         return
-    users = sorted({edge.subject for edge in answer.edges if edge.object == "torch"} & named)
-    text = f"No line names torch, which {join_words(users, joiner='and') or 'a dependency'} needs"
-    others = [url for url in reading.index_urls if not torch_index(url) and public_index() not in url]
-    fix = f"Name torch=={pick.pinned}, and its index {pick.index}."
-    if reading.kind == CONDA and not others and not reading.find_links:
-        where = "PyTorch's index or PyPI, whichever is newer;" if reading.index_urls else "PyPI:"
-        text = f"{text}. It comes from {where} PyPI's torch is built for CUDA."
+    users = {edge.subject for edge in answer.edges if edge.object == "torch"}
+    users = users & named or users
+    verb = "need" if len(users) > 1 else "needs"
+    text = f"{join_words(sorted(users), joiner='and')} {verb} torch, and no line names it"
+    fix, indexes = f"Name torch=={pick.pinned}, and its index {pick.index}.", Indexes(reading)
+    if reading.kind == CONDA and not indexes.other:
+        text = f"{text}. It comes from {indexes.source_of('torch')}."
         yield Finding("unpinned-torch", "error", text, fix)
     else:
-        text = (
-            f"{text}: it may be there (an image, a module), else pip takes PyPI's, which is built for CUDA."
-        )
+        text = f"{text}. If no image or module has it, pip takes PyPI's, which is built for CUDA."
         fix = f"{fix} Over an image that has it, `matrix build-layer` adds the rest."
         yield Finding("not-judged", "warning", text, fix)
 
@@ -145,7 +140,7 @@ def _torch_of_index(
         urls = [url for url in item.indexes or reading.index_urls if torch_index(url)]
         rocm = rocm_of(torch_index(urls[0])) if len(urls) == 1 and "+" not in item.version else ""
         builds = expected.published(item.name, item.version) if item.version else []
-        if rocm and re.search("/whl/(nightly|test)/", urls[0]):
+        if rocm and is_nightly(urls[0]):
             stated[item.name] = ("not-judged", "the catalog has no nightly builds")
         elif rocm and (not item.version or rocm in {minor(row.rocm) for row in builds if row.rocm}):
             rocms.append(rocm)

@@ -69,6 +69,11 @@ def torch_index(url: str) -> str:
     return kind[1].rstrip(".") if kind else ""
 
 
+def is_nightly(url: str) -> bool:
+    """Return whether one of PyTorch's indexes has nightly builds, or candidates of a release."""
+    return bool(torch_index(url)) and re.search("/whl/(nightly|test)/", url) is not None
+
+
 class Indexes:
     """The indexes of a file, and the packages that pip must or must not build."""
 
@@ -109,6 +114,12 @@ class Indexes:
     def any(self) -> bool:
         """Whether the file names an index other than PyPI."""
         return self.other or bool(self.torch)
+
+    def source_of(self, name: str) -> str:
+        """Return where pip takes a torch without an exact version from, as a clause."""
+        if self.any:
+            return f"PyTorch's index or PyPI, whichever is newer; PyPI's {name} is built for CUDA"
+        return f"PyPI, whose {name} is built for CUDA"
 
     def only_torch(self, entry: Item) -> bool:
         """Return whether pip looks for a package on PyTorch's indexes alone."""
@@ -251,10 +262,7 @@ def _check_family(
     if not line.pinned or not is_version(line.pinned):
         if indexes.only_torch(entry):
             return  # its newest; `check_indexes` judges for what the index is
-        source = f"PyPI, whose {line.name} is built for CUDA"
-        if indexes.any:
-            source = f"PyTorch's index or PyPI, whichever is newer; PyPI's {line.name} is built for CUDA"
-        message = f"Without an exact version, {line.name} comes from {source}."
+        message = f"Without an exact version, {line.name} comes from {indexes.source_of(line.name)}."
         yield finding("unpinned-torch", entry, message, fix=RESOLVE)
     elif not line.local:
         yield from _check_unlabelled(entry, expected, indexes)

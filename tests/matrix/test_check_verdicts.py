@@ -184,6 +184,7 @@ CONDA_FILE = "channels: [conda-forge]\ndependencies:\n  - python=3.12\n  - pip=2
     [
         ("a.yml", CONDA_FILE + "    - helper\n", 1, "unpinned-torch"),
         ("a.txt", "helper\n", 4, "not-judged"),  # an image or a module may have it
+        ("a.txt", "outer\n", 4, "not-judged"),
         ("a.txt", "torch==2.9.1+rocm6.4\nhelper\n", 0, ""),
         ("a.txt", "numpy\n", 0, ""),
         ("Dockerfile", "FROM rocm/pytorch\nRUN pip install helper\n", 4, ""),
@@ -197,6 +198,7 @@ def test_torch_that_no_line_names_is_pypi_s(
     packages: dict[str, list[tuple[str, list[str]]]] = {
         "numpy": [("1.26.4", [])],
         "helper": [("1.0", ["torch"])],
+        "outer": [("1.0", ["helper"])],
     }
     index = (tiny_index(Path("own").absolute(), packages) / "simple").as_uri()
     Path(name).write_text(text)
@@ -205,7 +207,7 @@ def test_torch_that_no_line_names_is_pypi_s(
     (thing,) = json.loads(capsys.readouterr().out)["things"]
     found = {row["id"]: row["message"] for row in thing["findings"] if row["severity"] != "info"}
     assert {*found} == {rule} - {""}
-    assert not rule or "No line names torch, which helper needs" in found[rule]
+    assert not rule or "helper needs torch, and no line names it" in found[rule]
 
 
 @pytest.mark.parametrize(("requires", "verdict"), [("setuptools", "fits"), ("torch", "not-judged")])
