@@ -74,9 +74,11 @@ class ContentJudge:
         new = [one for one in chosen if one.file.url not in self._examined]
         if not self._for_gpu:  # there, what the other wheels have for GPUs does not matter
             new = [one for one in new if not one.is_wheel or self._may_lack_libraries(one)]
+        # All but the first are read in other threads; the first is read here, at once.
         self._read_ahead(new[1:])
         for one in new:
             if _is_unknown(self._judge(one)):
+                # `new` grows while this loop runs, so that these are judged by it, too.
                 following = list(self._following(one, environment))
                 self._read_ahead(following)
                 new += following
@@ -322,6 +324,7 @@ class ContentJudge:
         rocm, number = self._world.problem.variables["rocm"], self._world.session.number["rocm"]
         excluded = rocm.everything & ~rocm.allowed_by(content.rocm)
         text = f"requires rocm{content.rocm}: {content.evidence}"
+        # None of the ROCm versions that are left fits, so it counts as a release that does not fit.
         if not self._search.domains[number] & ~excluded:
             self._limit(one)
         terms = {one.choices.number: one.mask, number: excluded}

@@ -108,6 +108,8 @@ class Projects(Part):
         known = project.project.nodes.get(extra)
         if known is not None:
             return known
+        # That both have the same release would be an incompatibility for each release. It is added for the
+        # release that is decided: `admit` and `same_as_project`.
         choices = self._add(Choices(project.project, extra))
         self.search.add({choices.number: choices.everything & ~ABSENT, project.number: ABSENT}, ALWAYS)
         return choices
@@ -224,6 +226,7 @@ class Projects(Part):
             project = choices.project.nodes[""]
             self.search.add({number: mask, project.number: project.everything & ~mask}, ALWAYS)
             return not is_installed and bool(self.files_of(choices, bit))
+        # Propagation can leave a single release, which `first_usable` then never judges.
         if self.is_first(choices, bit):
             for exclusion, is_strict in self.exclusions(choices, bit):
                 self.exclude(choices, [bit], exclusion, is_strict=is_strict)
@@ -302,6 +305,7 @@ class Projects(Part):
         return choices.project.usable[1]
 
     def _first_usable(self, choices: Choices, domain: int) -> int:
+        # Releases with the same reason become one incompatibility, which is one line of a conflict.
         unusable: dict[tuple[str, int, int, bool], list[int]] = {}
         mask = domain & -domain
         left = domain
@@ -337,6 +341,8 @@ class Projects(Part):
         if not strict:
             return []
         anyway = judge(choices.release(bit), self._context(choices, any_patch=True)).exclusions
+        # What excludes a release for every patch release of a Python is certain. What excludes it for some is
+        # strict: it yields if nothing else helps.
         return [(one, False) for one in anyway] + [(one, True) for one in strict if one not in anyway]
 
     def _is_excluded_now(self, exclusions: Iterable[tuple[Exclusion, bool]]) -> bool:
@@ -411,6 +417,7 @@ class Projects(Part):
                 excluded[judged.source_only] = excluded.get(judged.source_only, 0) | 1 << bit
         number = self.world.add_selector((_WHEELS_ONLY, 0, choices.number, choices.name))
         choices.project.wheels_only = number
+        # Its rank is before choices that were made, so these are made again.
         self.search.restart()  # it is decided before Python
         for pythons, releases in excluded.items():
             link = Link(choices.name, "", "", "has no wheel", self.index.indexes.urls[0])

@@ -87,6 +87,7 @@ class Requirements(Part):
             self._look_ahead.start(
                 (one for one in requirements if environment.applies(one.marker)), environment
             )
+        # The order in the request must not matter.
         for requirement in sorted(requirements, key=lambda requirement: (requirement.name, requirement.text)):
             for stated, when in self._replaced(requirement, requirement.marker):
                 self._add_request(stated, when)
@@ -106,6 +107,7 @@ class Requirements(Part):
 
     def _add_request(self, requirement: Requirement, pythons: int) -> None:
         name, when = requirement.name, self.world.when(pythons)
+        # What the catalog decides is a demand of the problem already.
         is_closed = name in self.session.number and not is_of_pip(requirement)
         if is_closed and not (name == "triton" and self.triton.is_of_torch(name)):
             return
@@ -158,6 +160,7 @@ class Requirements(Part):
         self.loaded.add((number, mask))
         choices = self._projects.by_number.get(number)
         if choices is None:
+            # A selector is neither a project nor a part of the problem, and requires nothing.
             if number in self.session.names:
                 self._load_closed(number, mask)
             return
@@ -208,6 +211,7 @@ class Requirements(Part):
         """Add what a release or one of its extras requires; raise `UsageError` or `ValueError` if invalid."""
         requirements = list(self._applying(metadata, extra))
         if requirements:
+            # Only a guess of what to fetch: Python may be open, and this is the most preferred one.
             environment = self.targets.environments[min(self.targets.environments)]
             self._look_ahead.start((requirement for requirement, _ in requirements), environment)
         candidate, decided = self.world.candidate_at(number, mask), self.decided[number, mask]

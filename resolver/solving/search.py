@@ -131,6 +131,8 @@ class _Table:
 
     def why(self, variable: int, lost: int) -> Incompatibility:
         """Return the incompatibility because of which a variable lost values."""
+        # The lost subjects allow only `other`. The reason names every object that excludes them, not only
+        # those that are excluded now, so that what is learned from it holds in more cases.
         other = 0
         if variable == self.subject:
             for bit in bits(lost):
@@ -239,6 +241,7 @@ class Search:
     ) -> None:
         """Add a relation: the mask of objects for each subject. Equal tables may share `revisions`."""
         if subject == target:
+            # Both ends have the same value, so each value but absence must allow itself.
             excluded = sum(1 << bit for bit in range(1, len(allowed)) if not allowed[bit] >> bit & 1)
             self.add({subject: excluded}, reason)
             return
@@ -287,6 +290,7 @@ class Search:
                 continue
             choice = choose()
             if monotonic() > self.until:
+                # After `choose`, which may have read pages and metadata for a long time.
                 msg = "The search stopped at its time limit without an answer."
                 raise TooLargeError(msg, hint="Request fewer packages, or pin some of them.")
             if self.is_pending:
@@ -303,6 +307,8 @@ class Search:
         If it has no terms, there is no solution under any assumptions. Call this before the next `solve`.
         """
         is_assumption = failed.reason is None and not failed.parents
+        # `solve` returned an assumption that left no value as if it were a fact. What is resolved from it
+        # holds only under this assumption, which becomes one more term at the end.
         assumed = {v: self.everything[v] & ~mask for v, mask in failed.terms.items()} if is_assumption else {}
         while True:
             concluded = [
@@ -374,6 +380,8 @@ class Search:
                 return None
             self.conflicts += 1
             if self.conflicts > self.max_conflicts:
+                # What changed is no longer in `_changed`, so the next call would not meet this conflict by
+                # itself.
                 self._fresh.append(conflict)
                 msg = f"The search stopped after {self.max_conflicts} contradictions without an answer."
                 raise TooLargeError(msg, hint="Request fewer packages, or pin torch or ROCm.")
@@ -392,6 +400,7 @@ class Search:
                 continue
             if not self._changed:
                 return None
+            # Removed before its constraints are applied, because they may change it once more.
             variable = next(iter(self._changed))
             del self._changed[variable]
             violated = self._propagate_from(variable) or self._revise(variable)
@@ -403,6 +412,8 @@ class Search:
         domains = self.domains
         domain = domains[variable]
         found = [watches for outside, watches in self._touching[variable].items() if not domain & outside]
+        # In the order in which they were added, as if they were one list: the first conflict that is found
+        # decides what is learned, and this must not depend on how they are grouped.
         if len(found) > 1:
             found = [sorted(chain.from_iterable(found), key=itemgetter(0))]
         for watches in (self._of_value[variable].get(domain, ()), *found):
@@ -413,6 +424,9 @@ class Search:
                 elif domains[other] & excluded:
                     if not domains[other] & ~excluded:
                         return incompatibility
+                    # Everything was propagated before the last choice, so what is concluded now follows from
+                    # that choice, and has its level. Only a fresh incompatibility may follow from fewer: see
+                    # `_apply`.
                     self._limit(other, ~excluded, len(self._starts), incompatibility)
         return None
 
@@ -456,6 +470,7 @@ class Search:
     def _satisfier(self, variable: int, mask: int) -> int:
         """Return the position of the entry after which all values of a variable are in a mask."""
         entries = self._entries[variable]
+        # All values were in the mask from the start, so this depends on no choice.
         if not entries or not self._trail[entries[0]].before & ~mask:
             return -1
         # Domains only shrink, and a project may have an entry for each of its releases.
@@ -516,6 +531,7 @@ class Search:
     def _return_to(self, level: int) -> None:
         if len(self._starts) <= level:
             return
+        # What changed on the levels that are kept was propagated before the next choice was made.
         self._changed.clear()
         start = self._starts[level]
         del self._starts[level:]

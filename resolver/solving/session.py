@@ -121,6 +121,7 @@ class Session:
     def refutation(self) -> Incompatibility:
         """Return why the problem has no solution, which must have none: the reasons are its statements."""
         items: list[Demand | Relation] = [*self.problem.demands, *self.problem.relations]
+        # In the search of this session, demands are assumptions, which have no reason. A new one states them.
         used = self._used(items) or []
         return Incompatibility({}, None, tuple(Incompatibility({}, item) for item in used))
 
@@ -181,6 +182,9 @@ class Session:
                 ordered = (domain & ABSENT, domain & first & ~ABSENT, domain & ~first & ~ABSENT)
                 masks = [first] if is_early else [1 << bit for mask in ordered for bit in bits(mask)]
             for mask in filter(None, masks):
+                # The witness is a solution already if it has one of these values. As it has some value, a
+                # component always gets one; an early preference that has no solution is dropped without a
+                # trace.
                 found = witness if witness[number] & mask else self._witness([*fixed, (number, mask)])
                 if found is not None:
                     witness = found
@@ -205,16 +209,21 @@ class Session:
         """Return whether every solution contains a variable."""
         if witness[number] == ABSENT:
             return False
+        # Propagation shows most components to be needed; only the others cost a search.
         return not domains[number] & ABSENT or self._witness([*fixed, (number, ABSENT)]) is None
 
     def _witness(self, assumptions: Sequence[Assumption]) -> list[int] | None:
         search = self.search
         self._undecided.clear()
+        # `touched` has what changed since it was read last, perhaps by the solver of the whole environment.
+        # So this starts from all variables.
         search.touched.update(self.number.values())
         failed = search.solve(assumptions, self._choose)
         if failed is not None:
+            # At once: the next call changes the choices from which `why` reads the reasons.
             self.failed = search.why(failed) if not assumptions else None
             return None
+        # The next question mostly differs in one component. With these values, it seldom has to search.
         self._hint = [ABSENT if domain & ABSENT else domain for domain in search.domains]
         return list(self._hint)
 
@@ -263,6 +272,7 @@ class Session:
 
     def _used(self, items: Sequence[Demand | Relation]) -> list[Demand | Relation] | None:
         """Return the items of a proof that items conflict; None if they do not."""
+        # A trial only looks for a contradiction, and most of the catalog's components may be absent.
         search = Search(lazily=True)
         variables = self.problem.variables.items()
         number = {name: search.add_variable(variable.everything) for name, variable in variables}
@@ -305,6 +315,7 @@ def conflicting(search: Search, items: Sequence[_Item]) -> list[_Item] | None:
         best = None
         for number, domain in enumerate(search.domains):
             if is_required(domain) and domain & (domain - 1):
+                # The fewest values for the most constraints, so that contradictions appear early.
                 size = domain.bit_count() / search.degree(number)
                 if best is None or size < best[0]:
                     best = size, number, domain & -domain

@@ -84,8 +84,10 @@ class Solver(Part):
             elif not self._late:
                 present = self._needed()
                 if present == self._present:
+                    # `_needed` took choices back. With what was learned, this finds the same solution again.
                     self._extends(assumptions)
                     return self.world.solution
+                # What required the others has gone, so the platform may be better without them: once more.
                 self._present = present
             else:
                 self._present += [(number, ~ABSENT) for number in sorted(self._late)]
@@ -141,6 +143,7 @@ class Solver(Part):
         if not self._present:
             return []
         search, numbers = self.search, [self.session.number["python"], *self.projects.by_number]
+        # What must be present with all releases and the Python fixed is required by one of them.
         search.narrow([(number, search.domains[number]) for number in numbers])
         return [(number, mask) for number, mask in self._present if is_required(search.domains[number])]
 
@@ -161,9 +164,12 @@ class Solver(Part):
         """Return the next variable to decide and its values; first load what was decided."""
         self._load_decided()
         if not (self.search.is_pending or self._undecided):
+            # Only when nothing is left to decide, because content costs most to read.
             self.contents.judge()
         if self.search.is_pending or not self._undecided:
             return None
+        # Ends this search as if it were complete, if there are any: `solve` then makes the assumptions again,
+        # with these parts at their place in the order of preference.
         self._late = {
             number
             for number in (self._undecided & self.session.names.keys()) - self._planned - self._met
@@ -174,6 +180,8 @@ class Solver(Part):
         first = min(self._undecided, key=self.session.rank.__getitem__)
         python = self.session.number["python"]
         if python in self._undecided and self.session.rank[first][0] > EARLY_PYTHON:
+            # These Pythons are one choice, so that a conflict takes back all of them at once. Which of them
+            # it is follows later, from the wheels of what was requested.
             preferred = self.session.preferred_early("python", self.search.domains)
             if preferred and self.search.domains[python] & ~preferred:
                 return python, preferred
@@ -182,12 +190,14 @@ class Solver(Part):
     def _load_decided(self) -> None:
         """Add the requirements of decided releases until one of them adds something to propagate."""
         search = self.search
+        # Sorted, because the order in which metadata are read must not depend on the order in a set.
         for number in sorted(search.touched):
             domain = search.domains[number]
             self._undecided.discard(number)
             if is_required(domain) and domain & (domain - 1):
                 self._undecided.add(number)
             elif is_required(domain) and (number, domain) not in self.requirements.loaded:
+                # What it requires may exclude other decided releases, whose metadata then need not be read.
                 self.requirements.load(number, domain)
                 if search.is_pending:
                     return
@@ -214,6 +224,7 @@ class Solver(Part):
         """Count the choices that a project has lost; return whether it moves forward because of them."""
         state = choices.project
         before, state.tried = state.tried or mask, mask
+        # A restart makes the same choices again, and these were not lost.
         if before == mask:
             return False
         state.losses += 1

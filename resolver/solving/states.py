@@ -118,6 +118,7 @@ class Choices:
         return next((1 << bit for bit, release in releases if release.version == version), 0)
 
     def _mask_of(self, specifier: Specifier) -> int:
+        # The keys have no local labels, and what `packaging` must decide is not an interval of keys.
         if specifier.other is not None or any(clause.local is not None for clause in specifier):
             allowed = (bit for bit in range(1, self._size + 1) if specifier.allows(self.release(bit).version))
             return sum(1 << bit for bit in allowed)

@@ -137,6 +137,7 @@ class Targets:
     def files(self, files: Sequence[File]) -> list[File]:
         """Return the files for any Python, the most preferred first; if none, those for any patch release."""
         found: dict[str, File] = {}
+        # A file that only some patch releases may install counts only if there is no other.
         for environments in (self.environments, self._lenient):
             for environment in environments.values():
                 for file in environment.installable(files):

@@ -80,6 +80,7 @@ class World:
     def state_demands(self) -> None:
         """Add what the problem has gained: variables, relations and demands."""
         self.session.extend()
+        # As statements, not as assumptions: then the reasons of a contradiction name them.
         for demand in self.problem.demands[self._demands :]:
             number = self.session.number[demand.variable.name]
             self.search.add({number: demand.variable.everything & ~demand.mask}, demand)
@@ -87,6 +88,7 @@ class World:
 
     def add_selector(self, rank: Rank) -> int:
         """Add a variable that decides whether an exclusion applies: first it does, then not."""
+        # STRICT has the lower bit, so it is the preferred value.
         number = self.search.add_variable(ABSENT | STRICT | LENIENT)
         self.session.rank[number] = rank
         self.search.add({number: ABSENT}, ALWAYS)
