@@ -154,6 +154,7 @@ def sandbox() -> Kind | None:
     """Return the first kind of isolation that works for this user on this machine, or None."""
     with TemporaryDirectory() as directory:
         where = layout(directory.root, hidden=[], binds=[], path=os.defpath, cwd=None)
+        # Kernel, distribution and an outer container can each forbid namespaces. Only a trial shows it.
         for kind in KINDS:
             if output_of(command_line(kind, ["/bin/sh", "-c", "echo works"], where)).strip() == "works":
                 return kind
@@ -318,11 +319,15 @@ def _script(where: SandboxLayout) -> str:
     root.mkdir(exist_ok=True)
     return "\n".join(
         [
+            # A mount that fails must end the script: else, the program would see more than it may. PATH is
+            # the user's again only when everything is hidden that must be.
             f"set -e; path=$PATH; PATH={_SYSTEM_PATH}; new={shlex.quote(str(root))}",
             'mount --rbind / "$new"',
             *_read_only(where),
             *_processes_and_devices(),
             *_hide_and_show(where),
+            # Unlike chroot, this leaves no way back: the old root is unmounted. The shell still uses it,
+            # hence -l.
             'cd "$new"; pivot_root . dev/old; umount -l /dev/old; rmdir /dev/old',
             f"cd {shlex.quote(str(where.cwd))}; PATH=$path",
             END_ALL_ON_SIGNAL,
@@ -347,6 +352,7 @@ def _processes_and_devices() -> Iterator[str]:
     if Path("/sys/fs/cgroup").is_dir():
         yield 'mount -t tmpfs -o ro cgroup "$new/sys/fs/cgroup"'
     yield 'mount -t tmpfs -o mode=755,nosuid dev "$new/dev"; cd "$new/dev"; mkdir -m 1777 shm; mkdir pts old'
+    # A user namespace cannot make devices (mknod), so those of the machine are mounted.
     yield f"for name in {' '.join(_DEVICES)}; do : >$name; mount --bind /dev/$name $name; done"
     # A new instance does not have the terminals of other processes.
     yield "mount -t devpts -o newinstance,ptmxmode=0666,mode=620,nosuid,noexec devpts pts"
@@ -376,6 +382,7 @@ def _hide_and_show(where: SandboxLayout) -> Iterator[str]:
             yield _remount(path, max(points, key=lambda mount: len(mount[0].parts))[1])
     for path, target in where.mounts:
         yield f"mount --rbind {shlex.quote(str(path))} {_at(target)}"
+    # Last, so that no directory that is shown covers a mask.
     masks = [(path, Path("/dev/null")) for path in where.masked]
     masks += [(path, _nothing(where)) for path in where.unusable]
     for path, mask in masks:
@@ -404,6 +411,8 @@ def _mounts() -> list[tuple[Path, list[str]]]:
         if not kind.startswith("autofs "):  # not writable, and accessing it would mount a file system
             rows[number] = (parent, Path(text), options.split(","))
 
+    # A mount on the path of another, and not below it in the tree of mounts, hides the other. A command with
+    # this path would then change the upper one.
     def is_covered(number: str) -> bool:
         below, path = {number}, rows[number][1]
         while (number := rows[number][0]) in rows and number not in below:

@@ -64,6 +64,7 @@ def _enter(parent: int, name: str, path: Path, *, create: bool) -> int:
             error.filename = str(path)
             raise
     try:
+        # Below the descriptor of its parent, not by a path whose parts could be replaced in the meantime.
         opened = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     except OSError as error:
         if error.errno in {errno.ELOOP, errno.ENOTDIR}:

@@ -281,6 +281,7 @@ class Index:
     def _state(self, project: str, adding: Mapping[str, WheelEntry] = {}) -> _State:
         listed = self.names(self.simple / project, regular=True)
         names = sorted({name for name in listed if name.endswith(".whl") and name[0] != "."} | adding.keys())
+        # The records are listed after the wheels. A publisher writes the record first, so none is missing.
         yanked = self.names(self.yanked, regular=True)
         return _State(
             names,
@@ -301,6 +302,7 @@ class Index:
             entry = known.get(name)
             if name not in recorded or not (entry or is_wheel(name)):
                 continue
+            # The page is believed as long as there is a record of the hash that it states.
             if entry is None or record_name(name, entry.hashes.sha256) not in state.records:
                 entry = self._entry(project, name)
                 if entry is None or record_name(name, entry.hashes.sha256) not in state.records:
@@ -379,6 +381,7 @@ class Index:
         ):
             copy_file(wheel, copied)
             flush(copied)
+            # From the copy, because the given file may still be changed by others.
             entry = msgspec.structs.replace(entry_of(copied, wheel.name), upload_time=upload_time(copied))
             digest = entry.hashes.sha256
             if sha256 and digest != sha256:
@@ -397,6 +400,7 @@ class Index:
                 if is_there or not link_exclusively(copied, folder / wheel.name):
                     self._require_same(target, digest)
                     prepared = [{} for _ in adding]  # the file that is there has its own upload time
+                # Without `adding`: from now on, only what is in the directories counts.
                 for change, announced in zip(self._changes(project, pages), prepared, strict=True):
                     commit(*change, announced)
         return target

@@ -41,6 +41,7 @@ def limited(read: Callable[[], _Result], what: str, seconds: int) -> _Result:
     os.close(writer)
     try:
         with open(reader, "rb") as answers:  # noqa: PTH123  a descriptor
+            # Before it is waited for: a child whose answer fills the pipe ends only when somebody reads it.
             answer = answers.read()
     except BaseException:
         os.kill(child, signal.SIGKILL)
@@ -77,6 +78,7 @@ def _answer(read: Callable[[], object], writer: int, seconds: int) -> NoReturn:
             (resource.RLIMIT_FSIZE, LARGEST_FILE),
             (resource.RLIMIT_CORE, 0),
         ):
+            # Only root may raise a hard limit, so a lower one stays.
             hard = resource.getrlimit(limit)[1]
             resource.setrlimit(limit, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
         try:
@@ -87,6 +89,7 @@ def _answer(read: Callable[[], object], writer: int, seconds: int) -> NoReturn:
         with open(writer, "wb") as sink:
             sink.write(answer)
         code = 0
+    # Not `sys.exit`, which would run the exit handlers of the parent and write its buffers a second time.
     os._exit(code)
 
 

@@ -110,6 +110,7 @@ def _run_reaped(
         return None
     finally:
         assert process.stdin is not None  # noqa: S101  for mypy
+        # This makes the reaper end everything that still runs, after an interrupt as well.
         process.stdin.close()
         process.wait()
 
@@ -133,6 +134,7 @@ def output_in_container(command: Sequence[str], *, env: Mapping[str, str] | None
         try:
             code = _run_reaped(command, output, subprocess.DEVNULL, env=env, timeout=_LONGEST_QUERY)
         except BlockingIOError:
+            # A limit of processes is an error of the machine, and no answer of the engine.
             raise
         except OSError:
             return ""

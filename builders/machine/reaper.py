@@ -60,9 +60,12 @@ def main(command: list[str]) -> int:
 def _start(command: list[str], libc: ctypes.CDLL) -> None:
     """Replace this process with the program, in a new session."""
     try:
+        # If this script is killed, the kernel still ends the program.
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.setsid()  # Ctrl-C in the terminal does not reach the program: matrix ends it in order
+        # Standard input is the pipe from matrix.
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        # Python ignores the signal, and a program inherits that.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.execvp(command[0], command)  # noqa: S606  no shell is needed
     except OSError as error:
@@ -95,6 +98,7 @@ def descendants() -> list[int]:
             if state in (b"Z", b"X"):
                 ended.add(int(name))
     below = children.get(os.getpid(), [])
+    # `below` grows in this loop, so that it reaches all generations.
     for pid in below:
         below += children.get(pid, [])
     return [pid for pid in below if pid not in ended]
@@ -123,6 +127,7 @@ def end_descendants(*, left: float) -> bool:
 
 def _exit_like(code: int) -> None:
     if code < 0:
+        # The program may have left a core file already; this script must not overwrite it.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with suppress(OSError):  # SIGKILL has no handler
             signal.signal(-code, signal.SIG_DFL)

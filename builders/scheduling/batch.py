@@ -102,6 +102,8 @@ def pack(tasks: Sequence[TaskState], most: int, cores: int = 0) -> list[list[Tas
     lightness = {task.key: task.estimate.seconds < _LIGHT for task in tasks}
     for task in tasks:
         required = [key for key in task.requires if key in levels]
+        # Two light tasks can be in the same job, and so on the same level. Any other requirement is one
+        # between jobs, and leads to a higher level.
         both = lightness[task.key]
         levels[task.key] = max((levels[key] + (not (both and lightness[key])) for key in required), default=0)
         if not lightness[task.key]:
@@ -109,6 +111,7 @@ def pack(tasks: Sequence[TaskState], most: int, cores: int = 0) -> list[list[Tas
             continue
         present = light.setdefault(levels[task.key], [])
         chains = [chain for chain in present if {other.key for other in chain} & {*required}]
+        # All that it requires on this level must be in its own job, so their chains become one.
         light[levels[task.key]] = [chain for chain in present if chain not in chains]
         light[levels[task.key]].append([*(other for chain in chains for other in chain), task])
     groups = {
@@ -121,6 +124,7 @@ def pack(tasks: Sequence[TaskState], most: int, cores: int = 0) -> list[list[Tas
             first, second, *rest = sorted(groups[level], key=_expected)
             groups[level] = [first + second, *rest]
         else:
+            # Each level is a single job by now. Two neighbours can become one: nothing is between them.
             lower, upper = sorted(groups)[:2]
             groups[upper] = [groups.pop(lower)[0] + groups[upper][0]]
     return [group for level in sorted(groups) for group in groups[level]]

@@ -173,6 +173,7 @@ class Builds:
 
     def _end_running(self) -> None:
         """End the builds that still run, such as after an interrupt."""
+        # All get the signal before the first is waited for, so that their times do not add up.
         for build in self._running.values():
             build.process.terminate()
         for build in self._running.values():
@@ -257,6 +258,7 @@ class Builds:
             in_use = sum(map(self._memory_of, self._admitted))
             if self._admitted and in_use + demand.memory > self._capacity.memory + _EPSILON:
                 return  # a running build needs more than was expected, or that is not known yet
+            # Before the pool is resized: what this build takes is withdrawn from the others, or it waits.
             self._admitted[name] = demand
             if self._jobserver is not None and not self._jobserver.resize(self._free_jobs()):
                 del self._admitted[name]
@@ -280,6 +282,7 @@ class Builds:
         expected = [self._estimates[name].memory_per_job for name in sharing]
         # Nobody knows which build runs the next job, so each job may need as much as the most demanding one.
         per_job = max([*expected, *(build.largest for build in builds)])
+        # The first job of each build needs no permission, so the memory of these is not shared out.
         jobs = min(cores, int(memory // per_job) - len(sharing))
         if self._jobserver is not None and sum(build.memory for build in builds) + per_job > memory:
             jobs = min(jobs, self._jobserver.held)  # no new jobs until running jobs end
@@ -340,6 +343,7 @@ class Builds:
         arguments = (self.tasks[name], self.index, limits, theirs, os.getpid())
         process = context.Process(target=_work, args=arguments, kwargs={"only_ask": self._only_ask})
         process.start()
+        # Otherwise the pipe would stay open here when the process is killed, and `_events` would not notice.
         theirs.close()
         self._report(name, state="running")
         used = self._capacity.cores if shares else jobs

@@ -165,6 +165,7 @@ class _Scheduler:
     def start_tasks(self) -> None:
         """Start the ready tasks that fit, those with the longest remaining path first."""
         reserved: tuple[float, Resources] | None = None
+        # A copy, because tasks that start are removed.
         for entry in self._ready[:_LOOK_AHEAD]:
             if self._free.cores < 1:
                 return

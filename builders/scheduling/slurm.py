@@ -149,9 +149,11 @@ def _keeping_exit_code(job: BatchJob) -> list[str]:
         f'if [ "${{SLURM_RESTART_COUNT:-0}}" -gt {_MOST_RESTARTS} ]; then',
         '  echo "error: Slurm restarted this job too often." >&2; exit 1',
         "fi",
+        # Slurm starts a requeued job again under its number: the code of the earlier start must not count.
         'rm -f "$file"',
         shlex.join(job.command),
         "code=$?",
+        # A reader must never find an empty file.
         'echo $code > "$file.tmp" && mv "$file.tmp" "$file"',
         "exit $code",
     ]
@@ -221,6 +223,7 @@ def wait_for(number: str, *, minutes: float, exit_file: Path, output: Path) -> i
         # Slurm forgets ended jobs, and squeue then fails or prints nothing.
         command = ["squeue", "--noheader", f"--jobs={number}", "--states=all", "--format=%T|%r"]
         state, _, reason = output_of(command).strip().partition("|")
+        # Only after the query: a job that Slurm calls ended by then has written the file before.
         if exit_file.exists():
             return int(exit_file.read_text())
         if state not in _LIVE:
@@ -376,6 +379,7 @@ class Slurm:
         changed = True  # the first time, even if no state has changed
         while True:
             changed = self._poll() or changed
+            # `cancel` in another process has removed it.
             if not self.state_file.exists():
                 for task in self.run.tasks:
                     if task.state == "to build":
@@ -403,6 +407,8 @@ class Slurm:
             self._settle()
             self._submit(self._unsubmitted())
         except CommandError:
+            # Slurm rejects a command about a job that has ended in the meantime. Then the states have
+            # changed, and what to do follows from the new ones.
             if not self._poll() and not self._is_silent:
                 raise
             return False
@@ -451,6 +457,8 @@ class Slurm:
     def _count_wheels(self) -> None:
         """Count the wheels that running jobs have published."""
         with suppress(OSError):
+            # Each published wheel adds a record there. The time is read first, so that a wheel that is
+            # published during the search for the others is found the next time.
             changed = self.index.provenance.stat().st_mtime_ns
             if changed == self._published_at:
                 return
@@ -494,6 +502,7 @@ class Slurm:
 
     def _end(self, job: SubmittedJob) -> None:
         missing = []
+        # It stopped by itself, shortly before Slurm would have ended it: see `stop_time`.
         if job.state == "FAILED" and self._exit_code(job.number) == EXIT_INTERRUPTED:
             job.state = "TIMEOUT"
         for task in self._tasks(job):
@@ -572,6 +581,7 @@ class Slurm:
                 _end_task(task, "skipped", why)
         if stops:
             waiting = {job.number for job in self._live() if job.state == "PENDING"} - self._dropped
+            # A job that has started since the last query is not cancelled: it finishes its wheel.
             self._scancel(waiting, "--state=PENDING")
             self._dropped |= waiting
 
@@ -625,6 +635,7 @@ class Slurm:
                 )
                 advice = "Cancel the jobs with --cancel, and choose a shorter time limit with --time."
                 self.reporter.warning(f"{text}\n{advice}")
+        # The exit file comes first: not every cluster has accounting.
         gone = [job.number for job in self._live() if job.number not in known]
         for number in list(gone):
             code = self._exit_code(number)
@@ -669,6 +680,7 @@ class Slurm:
                 try:
                     number = self._sbatch(group, after)
                 except CommandError as error:
+                    # With a live job, a limit of jobs for each user may be the reason: its end helps.
                     if not live:
                         raise
                     self.reporter.warning(
@@ -678,10 +690,12 @@ class Slurm:
                 job = SubmittedJob(number, tuple(task.key for task in group), tuple(after), is_held=True)
                 run.jobs.append(job)
                 live |= dict.fromkeys(job.keys, job)
+                # At once, because a job of this run that is not recorded is cancelled: see `_act`.
                 self._save()
                 waits = f", after {', '.join(after)}" if after else ""
                 self.reporter.info(f"Submitted job {number}: {self._titles(job)}{waits}")
         finally:
+            # Even after an error: the jobs that were submitted before it would be held for ever.
             self._release()
 
     def _admitted(self, number: int) -> int:
@@ -721,6 +735,7 @@ class Slurm:
         options = {
             "cpus-per-task": str(needs.cores),
             "mem": f"{mebibytes}M",
+            # Without it, Slurm keeps a job in the queue whose dependency can never be met.
             "kill-on-invalid-dep": "yes",
         }
         if after:

@@ -144,11 +144,13 @@ def atomic_path(target: Path) -> Iterator[Path]:
 def link_or_copy(source: Path, target: Path) -> None:
     """Replace a file atomically with a hard link to another file, or with a copy on another file system."""
     with temporary_sibling(target) as temporary:
+        # A link needs a free name.
         temporary.unlink()
         try:
             os.link(source, temporary)
         except OSError:
             copy_file(source, temporary)
+            # Before the rename: after a crash, the name must not lead to an empty file.
             flush(temporary)
         temporary.replace(target)
 
@@ -212,6 +214,7 @@ def open_regular(path: str | Path, *, directory: int | None = None) -> int:
 
 def make_readable(path: Path) -> None:
     """Set the mode of another program's file: the mode of a new file, without write permission."""
+    # The umask cannot be read without changing it, for all threads. So a new file shows what it allows.
     sample = path.with_name(f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}")
     file = create_file(sample)
     path.chmod(stat.S_IMODE(os.fstat(file).st_mode))

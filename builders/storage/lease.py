@@ -117,6 +117,7 @@ def exclusive_lock(path: Path, *, on_wait: Callable[[], None] | None = None) -> 
         try:
             thread.start()
         except RuntimeError as error:
+            # No more threads can be started: the limit that also prevents a fork, with the same error.
             raise OSError(errno.EAGAIN, str(error), str(path)) from None
         try:
             yield
@@ -207,6 +208,7 @@ def _take(path: Path, holder: Holder, expired: dict[int, _Lease]) -> tuple[Path,
                     _lease_path(path, other).unlink()
             return lease, file
     except BaseException:
+        # After an interrupt as well: a lease that nobody renews would keep others waiting until it expires.
         lease.unlink(missing_ok=True)
         os.close(file)
         raise
@@ -378,6 +380,7 @@ def _remove_abandoned(parent: Path) -> None:
         lock = lease.with_suffix("")
         if is_abandoned(lock):
             with suppress(OSError):  # it may belong to another user
+                # The lease goes last, so that an interrupted removal is done again.
                 if (root := lock.with_suffix("")).is_dir():
                     shutil.rmtree(root)
                 lease.unlink(missing_ok=True)
@@ -402,6 +405,7 @@ def ensure_cached(root: Path, build: Callable[[], None]) -> None:
     if is_complete(root):
         return
     with explain_cache_errors(), exclusive_lock(root.parent / f"{root.name}.lock"):
+        # Another process may have built it while this one waited for the lock.
         if is_complete(root):
             return
         remove_tree(root)
