@@ -9,7 +9,6 @@ Aliases are wheels that only require another distribution, which has the same mo
 
 from __future__ import annotations
 
-import hashlib
 import zipfile
 from collections import deque
 from email.parser import HeaderParser
@@ -20,7 +19,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from builders.storage.files import atomic_path
 from builders.wheels.wheel import (
@@ -28,17 +27,13 @@ from builders.wheels.wheel import (
     NewMember,
     WheelReader,
     check_written,
-    is_special,
-    is_unsafe,
-    record_rows,
-    recorded_hash,
     write_wheel,
 )
 from resolver.errors import MatrixError
 from resolver.requirements import TRITON_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from resolver.model import Distribution, Resolution
@@ -49,7 +44,6 @@ if TYPE_CHECKING:
 
 _CUDA_PREFIX = "nvidia-"  # of CUDA's packages, which no wheel for AMD GPUs may require
 _FIRST_WITH_REQUIRES = "1.2"  # the core metadata version that introduced Requires-Dist
-_HASHES = ("sha256", "sha384", "sha512")
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 
 
@@ -181,8 +175,9 @@ def _parse(text: str) -> Requirement | None:
 def label_wheel(raw: Path, labels: Labels, directory: Path) -> Labelled:
     """Write a copy of a wheel with other labels; a damaged wheel leaves no file.
 
-    Members are copied as the build backend compressed them. Apart from that, the bytes depend only on the
-    content and the labels, not on when, where, or in which order the backend packed the wheel.
+    The audit has accepted the wheel, so its names, its metadata and the hashes in its RECORD are not judged
+    again. Members are copied as the build backend compressed them. Apart from that, the bytes depend only on
+    the content and the labels, not on when, where, or in which order the backend packed the wheel.
     """
     try:
         with WheelReader(raw) as wheel:
@@ -197,13 +192,8 @@ class _Relabelling:
 
     def __init__(self, wheel: WheelReader, file: str, labels: Labels) -> None:
         self._wheel, self._labels = wheel, labels
-        self._members = _regular_members(wheel)
-        self._source = _only_dist_info(wheel, self._members)
-        self._recorded = self._read_record()
-        try:
-            self._version = Version(labels.version)
-        except InvalidVersion:
-            raise MatrixError(f"{labels.version!r} is not a valid version (PEP 440).") from None
+        self._members = {info.filename: info for info in wheel.members if not info.is_dir()}
+        self._version = Version(labels.version)
         self._stem = f"{wheel.name.replace('-', '_')}-{self._version}"
         self._info = f"{self._stem}.dist-info"
         python, abi, _ = file.removesuffix(".whl").split("-")[-3:]
@@ -211,10 +201,7 @@ class _Relabelling:
         tag = f"{python}-{'none' if labels.platform == 'any' else abi}-{labels.platform}".lower()
         number = "" if labels.build_number is None else f"-{labels.build_number}"
         self._file = f"{self._stem}{number}-{tag}.whl"
-        try:
-            self._tags = sorted(map(str, parse_tag(tag)))
-        except ValueError:
-            raise MatrixError(f"{labels.platform!r} is not a platform tag (PEP 425).") from None
+        self._tags = sorted(map(str, parse_tag(tag)))
         self._notes: list[str] = []
         self._changes: tuple[RequirementChange, ...] = ()
 
@@ -237,9 +224,9 @@ class _Relabelling:
         for name, info in self._members.items():
             top, slash, rest = name.partition("/")
             new = self._renamed(top) + slash + rest
-            if top == self._source and rest in _SIGNATURES:
+            if top == self._wheel.dist_info and rest in _SIGNATURES:
                 self._notes.append(f"The signature {rest} was removed: it is not valid for the new wheel.")
-            elif new in texts or (top == self._source and rest == "RECORD"):
+            elif new in texts or (top == self._wheel.dist_info and rest == "RECORD"):
                 if "/sboms/" in new:
                     self._notes.append(f"{rest} of the source was replaced.")
             elif new in sources:
@@ -247,75 +234,28 @@ class _Relabelling:
             else:
                 sources[new] = name
                 executable = bool(info.external_attr >> 16 & 0o111)
-                algorithm, digest = self._recorded.get(name, ("", ""))
-                is_hashed_again = algorithm == "sha256"
                 deflated = deque[bytes]() if info.compress_type == zipfile.ZIP_DEFLATED else None
-                chunks = (self._chunks if is_hashed_again else self._checked)(info, deflated)
-                recorded = f"{algorithm}={digest}" if is_hashed_again else ""
-                members[new] = NewMember(info.file_size, chunks, executable, recorded, deflated)
+                chunks = self._wheel.chunks(info, deflated)
+                members[new] = NewMember(info.file_size, chunks, executable, deflated)
         return members
 
     def _renamed(self, top: str) -> str:
-        if top == self._source:
+        if top == self._wheel.dist_info:
             return self._info
-        own = canonicalize_name(self._source.removesuffix(".dist-info"))
+        own = canonicalize_name(self._wheel.dist_info.removesuffix(".dist-info"))
         if top.endswith(".data") and canonicalize_name(top.removesuffix(".data")) == own:
             return f"{self._stem}.data"
         return top
 
-    def _checked(self, info: zipfile.ZipInfo, deflated: deque[bytes] | None = None) -> Iterator[bytes]:
-        """Yield the content of a member; raise an error at the end unless it matches RECORD."""
-        algorithm, expected = self._recorded.get(info.filename, ("sha256", ""))
-        digest = hashlib.new(algorithm)
-        for data in self._chunks(info, deflated):
-            digest.update(data)
-            yield data
-        if expected and recorded_hash(digest.digest(), algorithm) != f"{algorithm}={expected}":
-            raise DamagedError(f"the {algorithm} of {info.filename} differs from RECORD")
-
-    def _chunks(self, info: zipfile.ZipInfo, deflated: deque[bytes] | None) -> Iterator[bytes]:
-        try:
-            yield from self._wheel.chunks(info, deflated)
-        except DamagedError as error:
-            raise DamagedError(f"{info.filename} {error}") from None
-
     def _read(self, name: str) -> bytes:
-        info = self._members[f"{self._source}/{name}"]
-        if info.file_size > self._wheel.largest(name):
-            raise DamagedError(f"its {name} has {info.file_size} bytes")
-        return b"".join(self._checked(info))
-
-    def _read_record(self) -> dict[str, tuple[str, str]]:
-        """Return the algorithm and hash of each member; PEP 427 requires a strong hash of every file."""
-        self._recorded = {}
-        recorded: dict[str, tuple[str, str]] = {}
-        for row in record_rows(self._read("RECORD")):
-            if len(row) > 1 and row[1]:
-                algorithm, _, digest = row[1].partition("=")
-                recorded[row[0]] = algorithm.lower(), digest.rstrip("=")
-        unhashed = {f"{self._source}/{name}" for name in ("RECORD", *_SIGNATURES)}
-        for name in self._members:
-            algorithm, digest = recorded.get(name, ("", ""))
-            if name in unhashed:
-                recorded.pop(name, None)
-            elif algorithm not in _HASHES or not digest:
-                raise DamagedError(f"RECORD has no SHA-256 for {name}")
-        return recorded
+        return self._wheel.read(self._members[f"{self._wheel.dist_info}/{name}"])
 
     def _metadata(self) -> bytes:
         text = self._read("METADATA")
         headers = _headers(text)
-        name, version = _only("METADATA", headers, "name"), _only("METADATA", headers, "version")
-        if canonicalize_name(name) != self._wheel.name:
-            raise DamagedError(f"its METADATA is for {name}")
-        try:
-            own = Version(version)
-        except InvalidVersion:
-            raise DamagedError(f"its METADATA has the invalid version {version!r}") from None
-        if own != self._wheel.version:
-            raise DamagedError(f"its METADATA has version {version}")
+        own = Version(headers["version"][0])
         if own.public != self._version.public:
-            self._notes.append(f"The source has version {version}; the wheel gets version {self._version}.")
+            self._notes.append(f"The source has version {own}; the wheel gets version {self._version}.")
         old = headers.get("requires-dist", [])
         pinned, self._changes = pin_requirements(old, self._labels.pins)
         changes = {"Version": [str(self._version)], "Requires-Dist": list(pinned)}
@@ -325,46 +265,13 @@ class _Relabelling:
         return edit_headers(text, changes)
 
     def _wheel_file(self) -> bytes:
-        text = self._read("WHEEL")
-        version = _only("WHEEL", _headers(text), "wheel-version")
-        if version.partition(".")[0] != "1":
-            raise DamagedError(f"its wheel format is {version}; only version 1 is supported")
         number = self._labels.build_number
-        return edit_headers(text, {"Build": [] if number is None else [str(number)], "Tag": self._tags})
-
-
-def _regular_members(wheel: WheelReader) -> dict[str, zipfile.ZipInfo]:
-    """Return the files of a wheel; reject those that would be unpacked elsewhere or over another file."""
-    members: dict[str, zipfile.ZipInfo] = {}
-    for info in wheel.members:
-        name, why = info.filename, ""
-        if is_unsafe(name):
-            why = "would be unpacked outside the environment"
-        elif is_special(info):
-            why = "is a link or a device, which wheels must not contain"
-        elif name in members:
-            why = "is in the wheel twice"
-        if why:
-            raise DamagedError(f"{name} {why}")
-        if not info.is_dir():
-            members[name] = info
-    return members
-
-
-def _only_dist_info(wheel: WheelReader, members: Mapping[str, zipfile.ZipInfo]) -> str:
-    if len(wheel.dist_infos) != 1:
-        raise DamagedError(f"it has {len(wheel.dist_infos)} metadata directories instead of one")
-    (directory,) = wheel.dist_infos
-    if not canonicalize_name(directory).startswith(f"{wheel.name}-"):
-        raise DamagedError(f"its metadata directory {directory} is for another distribution")
-    for name in ("METADATA", "WHEEL", "RECORD"):
-        if f"{directory}/{name}" not in members:
-            raise DamagedError(f"it has no {name}")
-    return directory
+        build = [] if number is None else [str(number)]
+        return edit_headers(self._read("WHEEL"), {"Build": build, "Tag": self._tags})
 
 
 def _headers(text: bytes) -> dict[str, list[str]]:
-    """Return the headers of METADATA or WHEEL, with names in lower case and folded lines joined."""
+    """Return the headers of METADATA, with names in lower case and folded lines joined."""
     headers: dict[str, list[str]] = {}
     for name, value in HeaderParser().parsestr(text.decode("latin-1")).items():
         joined = " ".join(line.strip() for line in value.splitlines())
@@ -372,14 +279,6 @@ def _headers(text: bytes) -> dict[str, list[str]]:
             joined.encode("latin-1").decode("utf-8", "surrogateescape").strip()
         )
     return headers
-
-
-def _only(file: str, headers: Mapping[str, list[str]], name: str) -> str:
-    values = headers.get(name, [])
-    if len(values) != 1 or not values[0]:
-        msg = f"its {file} has {len(values) or 'no'} {name.title()} field{'' if len(values) == 1 else 's'}"
-        raise DamagedError(msg)
-    return values[0]
 
 
 def edit_headers(text: bytes, changes: Mapping[str, Sequence[str]]) -> bytes:

@@ -347,9 +347,9 @@ def record_rows(text: bytes) -> Iterator[list[str]]:
         raise DamagedError(f"RECORD cannot be read ({error})") from None
 
 
-def recorded_hash(digest: bytes, algorithm: str = "sha256") -> str:
-    """Return a hash in the form of RECORD: URL-safe base64 without padding."""
-    return f"{algorithm}={base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
+def recorded_hash(digest: bytes) -> str:
+    """Return a SHA-256 in the form of RECORD: URL-safe base64 without padding."""
+    return f"sha256={base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
 
 
 class NewMember(NamedTuple):
@@ -358,23 +358,16 @@ class NewMember(NamedTuple):
     size: int
     chunks: Iterable[bytes]
     executable: bool = False
-    recorded: str = ""
-    """The SHA-256 in the RECORD of the source wheel; empty to skip the comparison."""
     deflated: deque[bytes] | None = None
     """The content as deflated data, which `WheelReader.chunks` adds; None to store the content."""
 
 
 def write_wheel(path: Path, members: Mapping[str, NewMember], dist_info: str) -> None:
-    """Write a wheel and its RECORD; the bytes depend only on the members and on ``SOURCE_DATE_EPOCH``.
-
-    Raise `DamagedError` if a member does not have the recorded hash.
-    """
+    """Write a wheel and its RECORD; the bytes depend only on the members and on ``SOURCE_DATE_EPOCH``."""
     rows = []
     with zipfile.ZipFile(path, "w") as archive:
         for name in sorted(members, key=lambda one: (one.startswith(f"{dist_info}/"), one)):
             digest = recorded_hash(_write_member(archive, name, members[name]))
-            if members[name].recorded not in {"", digest}:
-                raise DamagedError(f"the sha256 of {name} differs from RECORD")
             rows.append((name, digest, str(members[name].size)))
         record = f"{dist_info}/RECORD"
         text = io.StringIO()
@@ -386,8 +379,8 @@ def write_wheel(path: Path, members: Mapping[str, NewMember], dist_info: str) ->
 def check_written(path: Path) -> None:
     """Let an independent reader check a wheel that we wrote: its name, RECORD, members and metadata.
 
-    `write_wheel` has compared the hashes of other members while it copied; to unpack everything again would
-    double the time of labelling.
+    `write_wheel` has hashed the other members while it copied; to unpack everything again would double the
+    time of labelling.
     """
     from wheel.wheelfile import WheelFile  # 20 ms
 

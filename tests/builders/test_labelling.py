@@ -24,6 +24,7 @@ from packaging.tags import sys_tags
 from packaging.utils import parse_wheel_filename
 from wheel.wheelfile import WheelError, WheelFile
 
+from builders.audit import audit_wheel
 from builders.wheels.labelling import Labelled, Labels, label_wheel, runtime_pins
 from builders.wheels.wheel import check_written
 from resolver.errors import MatrixError
@@ -215,21 +216,6 @@ def test_platform_wheel_without_objects_is_installable(make_wheel: MakeWheel, tm
     assert about.get_all("Tag") == [str(tag) for tag in tags]
 
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        ({"version": "one"}, "'one' is not a valid version"),
-        ({"platform": "linux-x86"}, "'linux-x86' is not a platform tag"),
-    ],
-)
-def test_invalid_labels_are_rejected(
-    source: Path, tmp_path: Path, labels: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(MatrixError, match=message):
-        label(source, tmp_path / "out", **labels)
-    assert left_in(tmp_path / "out") == []
-
-
 # The same bytes
 
 
@@ -361,10 +347,9 @@ def test_signature_is_removed_with_a_note(source: Path, tmp_path: Path, name: st
     assert made.notes == (f"The signature {name} was removed: it is not valid for the new wheel.",)
 
 
-# Invalid wheels
+# Invalid wheels; what the audit finds is rejected before
 
 METADATA = "tiny-1.0.dist-info/METADATA"
-WHEEL = "tiny-1.0.dist-info/WHEEL"
 RECORD = "tiny-1.0.dist-info/RECORD"
 
 
@@ -382,83 +367,11 @@ def with_record(source: Path, changes: Mapping[str, bytes | None], *, folder: st
     return repacked(source, {**changes, RECORD: "".join([*rows, f"{RECORD},,\n"]).encode()}, folder=folder)
 
 
-@pytest.mark.parametrize(
-    ("metadata", "message"),
-    [
-        ("Metadata-Version: 2.1\nName: tiny\n", "no Version field"),
-        ("Metadata-Version: 2.1\nName: tiny\n\nThe history:\nVersion: 0.9 was the first.\n", "no Version"),
-        ("Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\nVersion: 2.0\n", "2 Version fields"),
-        ("Metadata-Version: 2.1\nName: tiny\nVersion: 2.0\n", "has version 2.0"),
-        ("Metadata-Version: 2.1\nName: tiny\nVersion: new\n", "the invalid version 'new'"),
-        ("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n", "is for other"),
-        ("", "no Name"),
-    ],
-)
-def test_metadata_of_another_wheel_is_rejected(
-    make_wheel: MakeWheel, tmp_path: Path, metadata: str, message: str
-) -> None:
-    with pytest.raises(
-        MatrixError,
-        match=rf"tiny-1.0-py3-none-any.whl is not a valid wheel: .*{message}",
-        check=has_id("bad-wheel"),
-    ):
-        label(make_wheel(metadata=metadata), tmp_path / "out")
+def test_members_that_would_get_one_name_are_rejected(source: Path, tmp_path: Path) -> None:
+    both = with_record(source, {"tiny-1.0.data/x": b"", "Tiny-1.0.data/x": b""})
+    with pytest.raises(MatrixError, match="would both be renamed", check=has_id("bad-wheel")):
+        label(both, tmp_path / "out")
     assert left_in(tmp_path / "out") == []
-
-
-@pytest.mark.parametrize("name", [METADATA, WHEEL, RECORD])
-def test_wheel_without_metadata_file_is_rejected(source: Path, tmp_path: Path, name: str) -> None:
-    with pytest.raises(MatrixError, match=f"it has no {name.rpartition('/')[2]}", check=has_id("bad-wheel")):
-        label(repacked(source, {name: None}), tmp_path / "out")
-    assert left_in(tmp_path / "out") == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"tiny/__init__.py": b"ANSWER = 43\n"}, "the sha256 of tiny/__init__.py differs from RECORD"),
-        ({"tiny/more.py": b""}, "RECORD has no SHA-256 for tiny/more.py"),
-        ({RECORD: b"\xff\xfe"}, "RECORD cannot be read"),
-        ({WHEEL: b"Wheel-Version: 2.0\n"}, "its wheel format is 2.0; only version 1 is supported"),
-        ({WHEEL: b"Generator: x\n"}, "its WHEEL has no Wheel-Version"),
-        ({"../out.py": b""}, "../out.py would be unpacked outside"),
-        ({"/etc/passwd": b""}, "/etc/passwd would be unpacked outside"),
-        ({"a\\..\\b": b""}, "would be unpacked outside"),
-        ({"other-1.0.dist-info/METADATA": b""}, "2 metadata directories instead of one"),
-        ({f"{INFO}/METADATA": b""}, "2 metadata directories instead of one"),
-        ({"tiny-1.0.data/x": b"", "Tiny-1.0.data/x": b""}, "would both be renamed"),
-    ],
-)
-def test_inconsistent_wheel_is_rejected(
-    source: Path, tmp_path: Path, changes: dict[str, bytes], message: str
-) -> None:
-    make = with_record if {WHEEL, "tiny-1.0.data/x"} & changes.keys() else repacked
-    with pytest.raises(MatrixError, check=has_id("bad-wheel")) as caught:
-        label(make(source, changes), tmp_path / "out")
-    assert message in caught.value.message
-    assert left_in(tmp_path / "out") == []
-
-
-def test_link_is_rejected(source: Path, tmp_path: Path) -> None:
-    made = tmp_path / source.name
-    with zipfile.ZipFile(source) as before, zipfile.ZipFile(made, "w") as after:
-        for info in before.infolist():
-            after.writestr(info, before.read(info))
-        link = zipfile.ZipInfo("tiny/link.so")
-        link.external_attr = (stat.S_IFLNK | 0o777) << 16
-        after.writestr(link, "/etc/passwd")
-    with pytest.raises(MatrixError, match=r"tiny/link.so is a link or a device", check=has_id("bad-wheel")):
-        label(made, tmp_path / "out")
-
-
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_duplicate_member_is_rejected(source: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(source, "a") as archive:
-        archive.writestr("tiny/__init__.py", b"ANSWER = 42\n")
-    with pytest.raises(
-        MatrixError, match=r"tiny/__init__.py is in the wheel twice", check=has_id("bad-wheel")
-    ):
-        label(source, tmp_path / "out")
 
 
 def with_method(source: Path, method: int) -> Path:
@@ -473,9 +386,7 @@ def with_method(source: Path, method: int) -> Path:
 
 def test_bzip2_member_is_rejected(source: Path, tmp_path: Path) -> None:
     made = with_method(source, zipfile.ZIP_BZIP2)
-    with pytest.raises(
-        MatrixError, match=r"tiny/data\.bin is compressed by method 12", check=has_id("bad-wheel")
-    ):
+    with pytest.raises(MatrixError, match="is compressed by method 12", check=has_id("bad-wheel")):
         label(made, tmp_path / "out")
 
 
@@ -517,7 +428,7 @@ def test_false_size_or_checksum_is_rejected(
     source: Path, tmp_path: Path, offset: int, value: int, message: str
 ) -> None:
     """Tools that read the stated size and tools that read to the end would unpack different files."""
-    with pytest.raises(MatrixError, match=f"tiny/data.bin {message}", check=has_id("bad-wheel")):
+    with pytest.raises(MatrixError, match=message, check=has_id("bad-wheel")):
         label(with_field(source, offset, value), tmp_path / "out")
     assert left_in(tmp_path / "out") == []
 
@@ -568,39 +479,10 @@ def test_member_with_two_names_is_rejected(source: Path, tmp_path: Path) -> None
     source.write_bytes(data)
     with pytest.raises(
         MatrixError,
-        match=r"tiny/data\.bin cannot be unpacked \(File name in directory",
+        match=r"cannot be unpacked \(File name in directory",
         check=has_id("bad-wheel"),
     ):
         label(source, tmp_path / "out")
-
-
-def test_strong_hashes_are_checked_and_weak_rejected(source: Path, tmp_path: Path) -> None:
-    """PEP 427 allows hashes as strong as SHA-256. Some backends keep the padding of Base64."""
-
-    def record(algorithm: str, data: bytes) -> bytes:
-        digest = base64.urlsafe_b64encode(hashlib.new(algorithm, data).digest()).decode()
-        with zipfile.ZipFile(source) as archive:
-            rows = archive.read(RECORD).decode().splitlines(keepends=True)
-        others = [row for row in rows if not row.startswith("tiny/__init__.py")]
-        return "".join([f"tiny/__init__.py,{algorithm}={digest},12\n", *others]).encode()
-
-    content = FILES["tiny/__init__.py"]
-    for algorithm in ("sha256", "sha512"):
-        wheel = repacked(source, {RECORD: record(algorithm, content)}, folder=f"kept-{algorithm}")
-        made = label(wheel, tmp_path / f"out-{algorithm}")
-        assert read_all(made.path)["tiny/__init__.py"] == content
-        other = repacked(source, {RECORD: record(algorithm, b"other")}, folder=f"other-{algorithm}")
-        with pytest.raises(
-            MatrixError,
-            match=f"the {algorithm} of tiny/__init__.py differs from RECORD",
-            check=has_id("bad-wheel"),
-        ):
-            label(other, tmp_path / "out")
-    weak = repacked(source, {RECORD: record("md5", content)}, folder="weak")
-    with pytest.raises(
-        MatrixError, match=r"RECORD has no SHA-256 for tiny/__init__\.py", check=has_id("bad-wheel")
-    ):
-        label(weak, tmp_path / "out")
 
 
 def test_other_file_is_rejected(tmp_path: Path) -> None:
@@ -620,7 +502,7 @@ def test_other_file_is_rejected(tmp_path: Path) -> None:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damaged_wheel_is_rejected_or_unchanged(source: Path, tmp_path: Path, data: st.DataObject) -> None:
-    """A truncated or changed wheel causes no traceback, no other content and no leftover files."""
+    """A truncated or changed wheel that the audit accepts causes no traceback, other content or leftovers."""
     sound = source.read_bytes()
     broken = bytearray(sound[: data.draw(st.integers(1, len(sound)))])
     for _ in range(data.draw(st.integers(0, 3))):
@@ -630,6 +512,8 @@ def test_damaged_wheel_is_rejected_or_unchanged(source: Path, tmp_path: Path, da
     path.write_bytes(broken)
     out = tmp_path / "broken-out"
     try:
+        if audit_wheel(path).errors:
+            return
         made = label(path, out)
     except MatrixError:
         assert left_in(out) == []
