@@ -11,7 +11,6 @@ import msgspec
 
 from builders.audit.elf import read_object
 from builders.wheels.wheel import DamagedError
-from resolver.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 _LIBRARY = re.compile(r".+\.so(\.\d+)*")
 LIBRARIES_WITH_SYMBOLS = ("libc10", "libtorch", "libcaffe2", "libshm")
 _ROCM_LINE = re.compile(r"\d+\.\d+")
-_TORCH_HINT = "Name the directory torch/lib of the environment that the wheels are for."
 
 
 class TorchLibraries(msgspec.Struct, frozen=True):
@@ -51,10 +49,8 @@ class LibraryProvider(msgspec.Struct, frozen=True):
 
 def read_torch(directory: Path) -> TorchLibraries:
     """Read torch from its directory ``torch/lib``, with the libraries of ROCm's pip packages beside it."""
-    if not directory.is_dir():
-        raise UsageError(f"There is no directory {directory}.", hint=_TORCH_HINT)
     libraries: set[str] = set()
-    exports: set[str] | None = None
+    exports: frozenset[str] | None = None
     for path in sorted(directory.iterdir()):
         if not _LIBRARY.fullmatch(path.name) or not path.is_file():
             continue
@@ -67,14 +63,12 @@ def read_torch(directory: Path) -> TorchLibraries:
         if library.soname:
             libraries.add(library.soname)
         if path.name.startswith(LIBRARIES_WITH_SYMBOLS):
-            exports = (exports or set()) | library.exports
-    if exports is None:
-        raise UsageError(f"{directory} contains no torch library.", hint=_TORCH_HINT)
+            exports = (exports or frozenset()) | library.exports
     for package in ("core", "libraries"):
         for path in directory.parent.parent.glob(f"_rocm_sdk_{package}*/lib/**/*.so*"):
             libraries.add(path.name)
     version, rocm = _torch_version(directory.parent / "version.py")
-    return TorchLibraries(version, rocm, frozenset(libraries), frozenset(exports))
+    return TorchLibraries(version, rocm, frozenset(libraries), exports)
 
 
 def _torch_version(path: Path) -> tuple[str, str]:
@@ -114,24 +108,13 @@ def literals(source: bytes) -> dict[str, Any]:
     return values
 
 
-def image_provider(facts: Mapping[str, object]) -> LibraryProvider:
+def image_provider(facts: Mapping[str, Any]) -> LibraryProvider:
     """Return the libraries and symbol versions of a base image as a provider.
 
-    The facts are ``glibc``, ``glibcxx``, ``cxxabi``, ``gcc`` and ``fabric`` as versions (``2.31``, or
-    ``GLIBC_2.31``), and ``libraries`` as sonames; each may be missing.
+    The facts are ``glibc``, ``glibcxx``, ``cxxabi``, ``gcc`` and ``fabric`` as versions, and ``libraries`` as
+    sonames; each may be missing.
     """
-    versions: dict[str, str] = {}
-    for family in ("GLIBC", "GLIBCXX", "CXXABI", "GCC", "FABRIC"):
-        text = facts.get(family.lower())
-        if text:
-            version = str(text).upper().removeprefix(f"{family}_")
-            if not re.fullmatch(r"\d+(\.\d+)*", version):
-                msg = f"{text!r} is not a version of {family.lower()}."
-                raise UsageError(msg, hint="Write a version such as 2.31.")
-            versions[family] = version
-    listed = facts.get("libraries")
-    libraries = frozenset(map(str, listed)) if isinstance(listed, list | tuple | set | frozenset) else None
-    if not versions and libraries is None:
-        msg = "The facts of the image contain neither its glibc nor its libraries."
-        raise UsageError(msg)
+    families = ("GLIBC", "GLIBCXX", "CXXABI", "GCC", "FABRIC")
+    versions = {family: facts[family.lower()] for family in families if facts.get(family.lower())}
+    libraries = frozenset(facts["libraries"]) if "libraries" in facts else None
     return LibraryProvider("the base image", versions, libraries)
