@@ -196,10 +196,9 @@ def _held_back(
     others |= {link.object for link in links if not link.subject}
     blamed = others & {*names, "torch", "rocm", "python"} - {name}
     stated = [one.text for one in solver.request.requirements if one.name in blamed]
-    lost = {link.subject for link in links if link.predicate.startswith("lacks the extra")}
     own = [link for link in links if link.subject.partition("[")[0] == name and is_version(link.version)]
     why = ""
-    if extras := sorted(one[len(name) :].strip("[]") for one in lost if one.startswith(f"{name}[")):
+    if extras := sorted({link.lacks for link in links if link.lacks and link.subject.startswith(f"{name}[")}):
         why = f"which lack the extra {join_words(extras)}"
     elif stated:
         why = f"which do not fit {join_words(stated, joiner='and')}"

@@ -176,7 +176,7 @@ def distributions_of_module(name: str) -> tuple[str, ...]:
     return tuple(_modules().partition(f"\n{name} ")[2].partition("\n")[0].split())
 
 
-def hint_for_unknown(name: str, known: Iterable[str], has_project: Callable[[str], object]) -> str:
+def hint_for_unknown(name: str, known: Collection[str], has_project: Callable[[str], object]) -> str:
     """Return a hint for a name that no index has.
 
     `has_project` is asked for the singular or plural of the name, and for the same name for ROCm.
@@ -190,8 +190,7 @@ def hint_for_unknown(name: str, known: Iterable[str], has_project: Callable[[str
     for other in others:
         if has_project(other):
             return f"Did you mean {other}?"
-    hint = did_you_mean(name, known)
-    return hint if hint.startswith("Did") else "Check the name."
+    return did_you_mean(name, known) if closest_names(name, known) else "Check the name."
 
 
 def near_names(catalog: Catalog, names: Iterable[str], requested: Collection[str]) -> Iterator[Notice]:

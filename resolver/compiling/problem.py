@@ -242,6 +242,10 @@ class Link(msgspec.Struct, frozen=True, gc=False):
     source: str
     requirement: str = ""
     """The requirement of the request that it is."""
+    for_cuda: str = ""
+    """The distribution for CUDA that the releases require."""
+    lacks: str = ""
+    """The extra that the releases do not provide, although another one does."""
 
 
 ALWAYS = Link("", "", "", "", "")

@@ -20,7 +20,7 @@ from resolver.compiling.problem import (
     RelationRow,
     Variable,
 )
-from resolver.errors import UsageError, did_you_mean
+from resolver.errors import UsageError, closest_names, did_you_mean
 from resolver.facts.catalog import closed_names, within
 from resolver.model import IMAGE, Fact
 from resolver.providers.catalog import CatalogProvider
@@ -355,7 +355,7 @@ def check_target(catalog: Catalog, target: Target) -> None:
                 hint = did_you_mean(name, rows)
                 images = [row for row in catalog.site_image.values() if row.site == target.site]
                 images.sort(key=lambda row: str(row.since or ""), reverse=True)
-                if kind == "base image" and images and not hint.startswith("Did"):
+                if kind == "base image" and images and not closest_names(name, rows):
                     listed = ", ".join(row.image for row in images[:3])
                     hint = f"{target.site} has {listed} and others. Or name a file on this machine."
                 raise UsageError(msg, hint=hint)

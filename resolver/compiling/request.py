@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from resolver.compiling.clauses import (
@@ -250,9 +250,9 @@ def demand_text(requirement: Requirement) -> str:
     return requirement.reason or f"you asked for {requirement.text}"
 
 
-def unknown_component(name: str, known: Iterable[str]) -> UsageError:
+def unknown_component(name: str, known: Collection[str]) -> UsageError:
     """Return the error for a name that is not in the catalog."""
     hint = did_you_mean(name, sorted(known))
-    if hint.startswith("Known"):
+    if hint and not closest_names(name, known):
         hint += " Other distributions are looked up if a package index is configured."
     return NoVersionError(f"{shorten(name)!r} is not in the catalog.", name, hint=hint)

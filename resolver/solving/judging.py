@@ -258,7 +258,9 @@ class ContentJudge:
 
         If other releases speak against an sdist, they speak against all releases that have no wheel at all.
         """
-        number, link = one.choices.number, _link(one, judgement.evidence)
+        _, required, _ = self._needing_cuda.get(one.name, ("", "", ""))
+        for_cuda = required if one.content is None else ""
+        number, link = one.choices.number, replace(_link(one, judgement.evidence), for_cuda=for_cuda)
         pythons = (
             {} if one.is_wheel else self._world.when(self._projects.judge(one.choices, one.bit).source_only)
         )

@@ -238,10 +238,10 @@ class Requirements(Part):
                 decided.lacking.append((Notice("url-not-locked", name, text), pythons))
                 continue
             terms = {number: mask, **self.world.when(pythons)}
-            text = f"requires {name}{_brackets(requirement)}{requirement.specifier or ''}"
-            link = Link(subject, name, metadata.version, text, metadata.source)
+            text = f"{name}{_brackets(requirement)}{requirement.specifier or ''}"
+            link = Link(subject, name, metadata.version, f"requires {text}", metadata.source)
             if self._require_one(terms, requirement, link, is_ours=is_ours, is_built=is_built):
-                decided.required.append((name, text.removeprefix("requires "), pythons))
+                decided.required.append((name, text, pythons))
 
     def _judge_extra(self, number: int, mask: int, subject: str, metadata: Metadata, extra: str) -> None:
         """Exclude a release for the Pythons for which an extra that was asked for brings nothing.
@@ -267,7 +267,8 @@ class Requirements(Part):
             )
             notice = Notice("extra-empty", name, f"{name} {version} {why}.")
         if why and not self._projects.is_pinned(name, version):
-            link = Link(subject, "", version, why, metadata.source)
+            lacks = extra if notice.id == "extra-missing" else ""
+            link = Link(subject, "", version, why, metadata.source, lacks=lacks)
             self.search.add({number: mask, **self.world.when(lost)}, link)
         else:
             self.decided[number, mask].lacking.append((notice, lost))
@@ -401,6 +402,7 @@ class Requirements(Part):
             text = f"{link.predicate}, {obstacle or 'which no index has'}"
             if is_for_cuda(requirement.name):
                 text = f"requires {requirement.name}, {obstacle}"  # whatever version: its name says so
+                link = replace(link, for_cuda=requirement.name)
                 project = link.subject.partition("[")[0]
                 hint = override_hint(link.subject, requirement.name)
                 self.needing_cuda.setdefault(project, (link.version, requirement.name, hint))

@@ -236,9 +236,9 @@ class Solver(Part):
 
     def _hints(self, links: Sequence[Link]) -> Iterator[Notice]:
         """Yield hints to resolve without CUDA distributions, and with the releases of other indexes."""
-        words = {word.strip(",") for link in links for word in link.predicate.split()}
+        for_cuda = {link.for_cuda for link in links}
         for project, (_, required, hint) in self.requirements.needing_cuda.items():
-            if required in words:
+            if required in for_cuda:
                 yield Notice("needs-cuda", project, hint)
         names = dict.fromkeys(link.object.partition("[")[0] for link in links)
         for name in names:
