@@ -171,19 +171,15 @@ def learn_contents(
     contents: Contents, sha256: str, catalog: Catalog, today: date, content: Content | None
 ) -> LearnedFacts:
     """Return the rows that a wheel states."""
-    learned = LearnedFacts()
-    reading = _Reading(contents, sha256, catalog, today, learned.remarks)
-    learned.rows = merged([*reading.rows(), *reading.need_of_cuda(content)])
-    return learned
+    reading = _Reading(contents, sha256, catalog, today)
+    return LearnedFacts(merged([*reading.rows(), *reading.need_of_cuda(content)]), reading.remarks)
 
 
 class _Reading:
-    def __init__(
-        self, contents: Contents, sha256: str, catalog: Catalog, today: date, remarks: list[str]
-    ) -> None:
+    def __init__(self, contents: Contents, sha256: str, catalog: Catalog, today: date) -> None:
         self._contents = contents
         self._catalog = catalog
-        self._remarks = remarks
+        self.remarks: list[str] = []
         self._source = f"{contents.file} sha256:{sha256}"
         self._note = f"Read on {today.isoformat()}."
         self._read: dict[str, Any] = {"status": "observed", "source": self._source, "note": self._note}
@@ -233,7 +229,7 @@ class _Reading:
         )
 
     def _remark(self, text: str) -> None:
-        self._remarks.append(f"{self._contents.file}: {text}")
+        self.remarks.append(f"{self._contents.file}: {text}")
 
     def _release(self) -> Iterator[schema.Release]:
         """Yield a release that the catalog lacks, of a package whose releases only the catalog decides."""

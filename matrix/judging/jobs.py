@@ -113,7 +113,7 @@ def _check_variables(reading: Reading, expected: ExpectedTarget) -> Iterator[Fin
     sources = any(_SOURCES.match(line.text) for line in reading.unread)
     may_lack = _nodes(reading) > 1 and not sources
     for row in rows:
-        applies = not row.combination or (bool(rocm) and row in _of_rocm(rows, rocm))
+        applies = not row.combination or (bool(rocm) and matches(row.combination, {"rocm": f"{rocm}.0"}))
         stated = reading.variables.get(row.name)
         if stated is None and may_lack and row.value and applies and "${" not in row.value:
             text = f"{row.name} is not set: {row.reason}. [{row.source}]"
@@ -134,10 +134,6 @@ def _check_variables(reading: Reading, expected: ExpectedTarget) -> Iterator[Fin
         yield finding_at(
             "job-override", _line(reading, _OVERRIDE), _OVERRIDE, message, fix="Remove the line."
         )
-
-
-def _of_rocm(rows: list[SiteVariable], rocm: str) -> list[SiteVariable]:
-    return [row for row in rows if matches(row.combination, {"rocm": f"{rocm}.0"})]
 
 
 def _agrees(row: SiteVariable, stated: str, parallel: Sequence[str]) -> bool:

@@ -15,7 +15,7 @@ from matrix.api import package_indexes, resolve_settings
 from matrix.input.request import make_request
 from matrix.judging.distributions import judge_items, of_commit, of_origin, rocm_of
 from matrix.judging.packages import Indexes, built_here, is_nightly, torch_index
-from matrix.judging.repair import Change, changed_versions, nearest, replaced
+from matrix.judging.repair import Change, Nearest, changed_versions, replaced
 from matrix.judging.target import TORCH_FAMILY, Verdict, expect_request
 from matrix.judging.verdict import JudgedItem, Judgement
 from matrix.reading.items import CONDA, Item
@@ -183,15 +183,16 @@ def _ask(context: Context, pins: Sequence[Item], find_links: Sequence[str]) -> A
     def ask(kept: Sequence[Item]) -> tuple[Resolution | Conflict, list[Change], Mapping[str, NoVersionError]]:
         extra: tuple[Requirement, ...] = ()
         with context.console.task("find the nearest versions"):
-            found = nearest(catalog, target, kept, indexes, as_is=as_is)
-            is_changed = not isinstance(found, Conflict) and (found.reasons or _has_bare_torch(kept))
+            found = Nearest(catalog, target, kept, indexes, as_is=as_is)
+            conflict = found.relax()
+            is_changed = conflict is None and (found.reasons or _has_bare_torch(kept))
             if within is not None and is_changed:
                 safe = replace(target, requirements=(*target.requirements, within))
-                other = nearest(catalog, safe, kept, indexes, as_is=as_is)
-                if not isinstance(other, Conflict):
+                other = Nearest(catalog, safe, kept, indexes, as_is=as_is)
+                if other.relax() is None:
                     found, extra = other, (within,)
-        if isinstance(found, Conflict):
-            return found, [], {}
+        if conflict is not None:
+            return conflict, [], {}
         asked = replace(inputs, requirements=[*found.requirements, *extra])
         answer = resolve_settings(settings, catalog, context.today, asked, reporter=context.console)
         if isinstance(answer, Conflict):

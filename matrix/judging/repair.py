@@ -128,25 +128,12 @@ def _reason(row: Replaces) -> str:
     return f"{texts[row.effect]}. {row.note}".strip()
 
 
-def nearest(
-    catalog: Catalog,
-    request: Request,
-    wanted: Iterable[Item],
-    indexes: PackageIndexes | None,
-    *,
-    as_is: bool = False,
-) -> Nearest | Conflict:
-    """Relax the pins that conflict, and return requirements that resolve, or the conflict that remains.
+class Nearest:
+    """The nearest request that resolves: pins are relaxed one after another, one step at a time.
 
     The requirements of `request` are not relaxed, and `wanted` has none for CUDA (`replaced`). With `as_is`,
     somebody's build that no index has is unknown, and nothing is built in its place.
     """
-    found = Nearest(catalog, request, wanted, indexes, as_is=as_is)
-    return found.relax() or found
-
-
-class Nearest:
-    """The nearest request that resolves: pins are relaxed one after another, one step at a time."""
 
     def __init__(
         self,
@@ -155,7 +142,7 @@ class Nearest:
         wanted: Iterable[Item],
         indexes: PackageIndexes | None,
         *,
-        as_is: bool,
+        as_is: bool = False,
     ) -> None:
         self.as_is = as_is
         self.catalog, self.request, self.indexes = catalog, request, indexes

@@ -248,14 +248,7 @@ def _github_rows(
         note=_NOTE,
     )
     yield release
-    yield from _requirements(
-        catalog,
-        "flash-attn",
-        version,
-        files_of(release),
-        torch=[f"=={torch[1]}.*"] if torch else [],
-        source=source,
-    )
+    yield from _requirements(catalog, release, files_of(release), [f"=={torch[1]}.*"] if torch else [])
 
 
 # Rows of a release.
@@ -273,18 +266,18 @@ def _release_rows(
 ) -> Iterator[schema.Row]:
     """Yield a release on an index and its requirements; `torch` are versions on the same index."""
     needed = next((row for row in requirements_of(wheels[0], client) if row.name == "torch"), None)
-    source = f"{index}/{package}/"
-    yield schema.Release(
+    release = schema.Release(
         package=package,
         version=version,
         released=first_upload(wheels),
         index=index,
         status="inferred",
-        source=source,
+        source=f"{index}/{package}/",
         note=_NOTE,
     )
+    yield release
     versions = [str(needed.specifier)] if needed and needed.specifier else [f"=={text}" for text in torch]
-    yield from _requirements(catalog, package, version, wheels, torch=versions, source=source)
+    yield from _requirements(catalog, release, wheels, versions)
 
 
 def _add_read(rows: Iterable[schema.Row], file: File, read: Reader, update: CatalogUpdate) -> None:
@@ -315,9 +308,9 @@ def _add_read(rows: Iterable[schema.Row], file: File, read: Reader, update: Cata
 
 
 def _requirements(
-    catalog: Catalog, package: str, version: str, files: Sequence[File], *, torch: Sequence[str], source: str
+    catalog: Catalog, release: schema.Release, files: Sequence[File], torch: Sequence[str]
 ) -> Iterator[schema.Requires]:
-    rocm = _rocm_of(catalog, version)
+    rocm = _rocm_of(catalog, release.version)
     glibc = {required_glibc(file.name) for file in files} - {""}
     stated = {
         "torch": torch,
@@ -328,13 +321,13 @@ def _requirements(
     for on, versions in stated.items():
         if versions:
             yield schema.Requires(
-                package=package,
-                releases=f"=={version}",
+                package=release.package,
+                releases=f"=={release.version}",
                 on=on,
                 versions=tuple(versions),
                 when_present=on == "glibc",
                 status="inferred",
-                source=source,
+                source=release.source,
                 note=_NOTE,
             )
 

@@ -44,18 +44,16 @@ def find_updates(catalog: Catalog, packages: Iterable[str], client: Client, inde
                 f"{name}: the index does not have this project, but the catalog expects it."
             )
             continue
-        _compare(catalog, name, known, page, update)
+        _compare(catalog, known, page, update)
     return update
 
 
-def _compare(
-    catalog: Catalog, name: str, known: list[schema.Release], page: Releases, update: CatalogUpdate
-) -> None:
+def _compare(catalog: Catalog, known: list[schema.Release], page: Releases, update: CatalogUpdate) -> None:
     files = {file.name: file for several in page.values() for file in several}
     for release in known:
         _check_known(catalog, release, files, update)
     newest = max(known, key=lambda release: Version(release.version))
-    releases = (release for release in catalog.releases_of(name) if not is_elsewhere(release))
+    releases = (release for release in catalog.releases_of(newest.package) if not is_elsewhere(release))
     latest = max((release.version for release in releases), key=Version)
     for version, candidates in page.items():
         parsed = version_or_none(version)

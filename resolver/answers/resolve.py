@@ -17,7 +17,7 @@ from resolver.compiling import add_distributions, start_problem
 from resolver.compiling.names import for_rocm, named_by, wheels_for_rocm
 from resolver.compiling.preinstalled import content_notes
 from resolver.compiling.problem import ABSENT
-from resolver.compiling.problem_builder import advice_for, is_advised, reachable
+from resolver.compiling.problem_builder import ProblemBuilder, advice_for, is_advised, reachable
 from resolver.errors import MatrixError
 from resolver.facts.catalog import is_elsewhere
 from resolver.model import SUGGESTIONS_STOPPED, Notice, Resolution
@@ -251,7 +251,7 @@ class Search:
         self._selectors: Mapping[str, int] = {}
         self._solver: Solver | None = None
         if indexes is None:
-            self._builder = start_problem(catalog, request, keep=keep)
+            self._builder = start_problem(ProblemBuilder(catalog, request, keep=keep))
             self._session = Session(self._builder.problem())
         else:
             self._solver = _solver(catalog, request, indexes, keep or {})
@@ -396,10 +396,10 @@ def _solver(catalog: Catalog, request: Request, indexes: PackageIndexes, keep: M
     names = {requirement.name for requirement in request.requirements}
     inferred.start(reachable(catalog, request.target.backend, names))
     inferred.check()
-    builder = start_problem(
+    builder = ProblemBuilder(
         catalog, request, also=PAIRED_WITH_TORCH, keep=keep, open_world=True, providers=providers
     )
-    solver = Solver(builder, indexes, keep)
+    solver = Solver(start_problem(builder), indexes, keep)
     of_index = names - builder.closed
     for row in catalog.proven_at(request.target.site) if request.prefer == "proven" else ():
         if of_index & row.picks.keys():

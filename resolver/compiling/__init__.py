@@ -6,7 +6,7 @@ does not distinguish between drivers, wheels and images.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Backend
     from resolver.model import Request
-    from resolver.providers import Provider
 
 
 def compile_problem(
@@ -34,30 +33,13 @@ def compile_problem(
     open_world: bool = False,
     apart: bool = False,
 ) -> Problem:
-    """Compile a request and the catalog to a problem; see `start_problem`."""
-    return start_problem(catalog, request, also=also, open_world=open_world, apart=apart).problem()
+    """Compile a request and the catalog to a problem; see `ProblemBuilder`."""
+    builder = ProblemBuilder(catalog, request, also=also, open_world=open_world, apart=apart)
+    return start_problem(builder).problem()
 
 
-def start_problem(
-    catalog: Catalog,
-    request: Request,
-    *,
-    also: Collection[str] = (),
-    keep: Mapping[str, str] | None = None,
-    open_world: bool = False,
-    apart: bool = False,
-    providers: Sequence[Provider] = (),
-) -> ProblemBuilder:
-    """Return the builder of a problem, with the candidates of providers, for `add_distributions`.
-
-    `also` has distributions of the catalog that distributions outside it may require; `keep` has the version
-    and variant (`Candidate.key`) to prefer, by component. With `open_world`, names that are not in the
-    catalog are resolved from indexes, instead of being an error. With `apart`, each requirement is a
-    request of its own, with torch.
-    """
-    builder = ProblemBuilder(
-        catalog, request, also=also, keep=keep, open_world=open_world, apart=apart, providers=providers
-    )
+def start_problem(builder: ProblemBuilder) -> ProblemBuilder:
+    """Compile the request of a new builder, and return the builder, for `add_distributions`."""
     builder.share("platform", partial(compile_platform, builder))
     add_default_images(builder)
     if builder.is_required("libstdcxx"):

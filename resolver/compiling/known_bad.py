@@ -73,34 +73,21 @@ def notice_of(row: schema.KnownBad, title: str) -> Notice:
     return Notice(row.id or "known-bad", "", f"{title}: {row.problem}{same} ({row.source}).", row.summary)
 
 
-def known_problems(
-    catalog: Catalog,
-    target: Target,
-    versions: Mapping[str, str],
-    name: str = "",
-    variants: Mapping[str, str] = {},
-    *,
-    copied: Collection[str] = (),
-) -> list[Notice]:
-    """Return the known problems among versions that a component has part in, or else all the grave ones.
-
-    Problems that the installed files `copied` from the image solve are left out.
-    """
-    return [
-        notice_of(row, title)
-        for row, title in broken_combinations(catalog, target, versions, variants)
-        if (name in row.combination if name else row.is_grave)
-        and not (row.from_image and all(any(one.endswith(file) for one in copied) for file in row.from_image))
-    ]
-
-
 def problems_of(
     catalog: Catalog, lock: Resolution, name: str = "", copied: Collection[str] = ()
 ) -> list[Notice]:
-    """Return the known problems of a resolution; see `known_problems`."""
+    """Return the known problems of a lock that a component has part in, or else all the grave ones.
+
+    Problems that the installed files `copied` from the image solve are left out.
+    """
     versions = {pick.name: pick.version for pick in lock.picks}
     variants = {pick.name: pick.variant for pick in lock.picks}
-    return known_problems(catalog, lock.target, versions, name, variants, copied=copied)
+    return [
+        notice_of(row, title)
+        for row, title in broken_combinations(catalog, lock.target, versions, variants)
+        if (name in row.combination if name else row.is_grave)
+        and not (row.from_image and all(any(one.endswith(file) for one in copied) for file in row.from_image))
+    ]
 
 
 def replacements_of(catalog: Catalog, lock: Resolution) -> dict[str, dict[str, str]]:

@@ -46,6 +46,11 @@ if TYPE_CHECKING:
 class ProblemBuilder:
     """Variables, demands and relations of a problem.
 
+    `also` has distributions of the catalog that distributions outside it may require; `keep` has the version
+    and variant (`Candidate.key`) to prefer, by component; `providers` have more candidates. With
+    `open_world`, names that are not in the catalog are resolved from indexes, instead of being an error. With
+    `apart`, each requirement is a request of its own, with torch, as in a table.
+
     Attributes
     ----------
     reachable
@@ -57,10 +62,6 @@ class ProblemBuilder:
         The site's driver window, or None if the request names the driver.
     advice
         The site's advice, by component; empty if the request does not follow its advice.
-    open_world
-        Whether distributions outside the catalog are resolved against indexes.
-    apart
-        Whether each requirement is a request of its own, as in a table.
     widened
         Whether a provider besides the catalog has had candidates of a distribution.
     """

@@ -19,7 +19,6 @@ from resolver.solving.session import Session
 
 if TYPE_CHECKING:
     from resolver.consequences.questions import Consequence
-    from resolver.facts.schema import ProvenSet
     from resolver.model import Distribution, Request
 
 
@@ -132,17 +131,11 @@ def proven_sets(before: Side, after: Side) -> Iterator[Holding]:
         has_image = before.request.target.base_image or target.base_image
         for row in sets:
             pins = {name: key for name, key in row.picks.items() if not (has_image and name == "base-image")}
-            yield _holding_of_set(row, ours, theirs, pins, also)
+            yield Holding(kind="proven-set", name=row.id, before=ours, after=theirs, pins=pins, also=also)
         return
     for row in both:
         ours, theirs = (Side(side.catalog, request_of_set(side.catalog, row)) for side in (before, after))
-        yield _holding_of_set(row, ours, theirs, row.picks)
-
-
-def _holding_of_set(
-    row: ProvenSet, before: Side, after: Side, pins: Mapping[str, str], also: tuple[str, ...] = ()
-) -> Holding:
-    return Holding(kind="proven-set", name=row.id, before=before, after=after, pins=pins, also=also)
+        yield Holding(kind="proven-set", name=row.id, before=ours, after=theirs, pins=row.picks)
 
 
 def _with_limits_only(request: Request) -> Request:

@@ -238,7 +238,8 @@ class Requirements(Part):
                 decided.lacking.append((Notice("url-not-locked", name, text), pythons))
                 continue
             terms = {number: mask, **self.world.when(pythons)}
-            text = f"{name}{_brackets(requirement)}{requirement.specifier or ''}"
+            brackets = f"[{','.join(requirement.extras)}]" if requirement.extras else ""
+            text = f"{name}{brackets}{requirement.specifier or ''}"
             link = Link(subject, name, metadata.version, f"requires {text}", metadata.source)
             if self._require_one(terms, requirement, link, is_ours=is_ours, is_built=is_built):
                 decided.required.append((name, text, pythons))
@@ -530,10 +531,6 @@ class Requirements(Part):
             listed = f"{url} does not list its files" if url else "no index lists its files"
             self.decided[number, mask].unread = listed
         return files
-
-
-def _brackets(requirement: Requirement) -> str:
-    return f"[{','.join(requirement.extras)}]" if requirement.extras else ""
 
 
 def override_hint(subject: str, required: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from msgspec.structs import replace
 
-from matrix.judging.repair import Change, changed_versions, nearest, replaced, requirement_of
+from matrix.judging.repair import Change, Nearest, changed_versions, replaced, requirement_of
 from matrix.reading.items import Item
 from resolver.answers.resolve import solve
 from resolver.compiling.names import replacement
@@ -33,9 +33,9 @@ def repaired(
     catalog = catalog or catalog_of_pythons(("3.12",))
     wanted = [Item(name=name, version=version) for name, version in pins.items()]
     indexes = FakeIndexes(projects)
-    found = nearest(catalog, request, wanted, indexes)
-    if isinstance(found, Conflict):
-        return found, {}, []
+    found = Nearest(catalog, request, wanted, indexes)
+    if conflict := found.relax():
+        return conflict, {}, []
     requirements, reasons = found.requirements, found.reasons
     answer = solve(catalog, replace(request, requirements=requirements), indexes)
     assert isinstance(answer, Resolution)
@@ -116,9 +116,9 @@ def test_no_relaxed_pin_of_a_conflict_can_be_restored_alone(seed: int) -> None:
     projects, pins = random_universe(random.Random(seed))
     catalog, indexes = catalog_of_pythons(("3.12",)), FakeIndexes(projects)
     wanted = [Item(name=name, version=version) for name, version in pins.items()]
-    found = nearest(catalog, HERE, wanted, indexes)
+    found = Nearest(catalog, HERE, wanted, indexes)
     free = replace(HERE, requirements=tuple(requirement_of(item, 4) for item in wanted))
-    if isinstance(found, Conflict):
+    if found.relax():
         assert not isinstance(solve(catalog, free, indexes), Resolution)
         return
     requirements, reasons = found.requirements, found.reasons
@@ -137,8 +137,8 @@ def test_no_relaxed_pin_of_a_conflict_can_be_restored_alone(seed: int) -> None:
 
 def test_torch_for_cuda_keeps_its_version_where_rocm_has_it() -> None:
     wanted = [Item(name="torch", version="2.5.1+cu124"), Item(name="torchvision", version="0.20.1+cu124")]
-    found = nearest(CATALOG, LUMI, wanted, None)
-    assert not isinstance(found, Conflict)
+    found = Nearest(CATALOG, LUMI, wanted, None)
+    assert found.relax() is None
     requirements, reasons = found.requirements, found.reasons
     answer = solve(CATALOG, replace(LUMI, requirements=requirements), None)
     assert isinstance(answer, Resolution)
@@ -149,18 +149,18 @@ def test_torch_for_cuda_keeps_its_version_where_rocm_has_it() -> None:
 
 
 def test_torch_that_rocm_does_not_have_is_relaxed_to_the_nearest() -> None:
-    found = nearest(CATALOG, LUMI, [Item(name="torch", version="2.5.9+cu118")], None)
-    assert not isinstance(found, Conflict)
+    found = Nearest(CATALOG, LUMI, [Item(name="torch", version="2.5.9+cu118")], None)
+    assert found.relax() is None
     requirements, reasons = found.requirements, found.reasons
     assert str(requirements[0]) == "torch==2.5.*"
     assert reasons["torch"].text == "No known version of torch matches 'torch==2.5.9'"
 
 
 def test_python_is_pinned_to_its_release_line() -> None:
-    found = nearest(
+    found = Nearest(
         CATALOG, LUMI, [Item(name="python", version="3.11.9"), Item(name="torch", version="2.5.1")], None
     )
-    assert not isinstance(found, Conflict)
+    assert found.relax() is None
     assert str(found.requirements[0]) == "python==3.11.*"
 
 

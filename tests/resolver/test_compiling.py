@@ -299,7 +299,8 @@ def test_earlier_requests_of_a_target_change_no_problem(catalog: Catalog) -> Non
     earlier = replace(catalog)
     for text, open_world in itertools.product([*one_target, *one_target[::-1]], [False, True]):
         both = [
-            start_problem(one, ask(one, text), open_world=open_world) for one in (earlier, replace(catalog))
+            start_problem(ProblemBuilder(one, ask(one, text), open_world=open_world))
+            for one in (earlier, replace(catalog))
         ]
         assert _content(both[0]) == _content(both[1]), text
         for builder in both:
