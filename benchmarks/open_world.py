@@ -34,7 +34,7 @@ from benchmarks import programs
 from benchmarks.programs import Run
 from builders.index_client import IndexClient
 from builders.network.web import new_session
-from builders.sources import index_url
+from builders.sources.source import index_url
 from resolver.facts.catalog import load
 from tests.support.torch_index import write_torch_index
 

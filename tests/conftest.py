@@ -31,8 +31,7 @@ from builders.machine.process import output_of
 from matrix.input import settings as command_settings
 from matrix.input.settings import Settings, overlays
 from matrix.reading import recognise
-from resolver.consequences import Side
-from resolver.consequences.questions import driver_states
+from resolver.consequences.questions import Side, driver_states
 from resolver.facts import catalog as catalog_module
 from resolver.facts import catalog_files, schema
 from resolver.facts.catalog import Catalog

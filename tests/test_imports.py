@@ -25,8 +25,9 @@ HEAVY = {
     "pip_requirements_parser", "re2", "requests", "rich", "ruamel", "tomli_w", "tomlkit", "wheel",
 }  # fmt: skip
 DEFERRED = {
-    "builders.audit", "builders.building.rebuild", "builders.building.task", "builders.gpu.content",
-    "builders.index_client.metadata", "builders.scheduling.local",
+    "builders.audit.runtime_libraries", "builders.audit.wheel_audit", "builders.building.rebuild",
+    "builders.building.task", "builders.gpu.content", "builders.index_client.metadata",
+    "builders.scheduling.local",
 }  # fmt: skip
 """Modules with many imports that `index list`, and `build-wheels` without anything to build, do not use.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.audit import audit_wheel
+from builders.audit.wheel_audit import audit_wheel
 from resolver.answers.resolve import resolve
 from resolver.facts.catalog import load
 from resolver.model import Conflict, Resolution

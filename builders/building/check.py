@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from builders.audit import Expected, audit_wheel, read_torch
+from builders.audit.contents import Expected
+from builders.audit.runtime_libraries import read_torch
+from builders.audit.wheel_audit import audit_wheel
 from builders.building.inputs import required_wheels
 from builders.building.watch import kernel_killed_since, kernel_kills
 from builders.constants import OUT_OF_MEMORY
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from builders.audit import WheelAudit
+    from builders.audit.wheel_audit import WheelAudit
     from builders.building.directory import BuildDirectory
     from builders.building.plan import Task
     from builders.environments.layers import Layers

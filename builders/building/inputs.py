@@ -17,8 +17,9 @@ from packaging.utils import canonicalize_name
 from builders.building.compilation import FRONTEND
 from builders.environments.layers import fetch_build_wheels
 from builders.environments.wheelhouse import FetchedWheel, FetchOptions
+from builders.network.download import Downloads
 from builders.network.urls import mirrored
-from builders.sources import Downloads, fetch_file
+from builders.sources.fetch import fetch_file
 from builders.storage.files import cache_root, cached_file
 from builders.wheels.labelling import pin_requirements
 from builders.wheels.wheel import DamagedError

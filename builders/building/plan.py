@@ -23,7 +23,7 @@ from builders.environments.python import TargetPython, find_python
 from builders.machine import host
 from builders.network.urls import without_password
 from builders.recipes import with_ops
-from builders.sources import patches_of
+from builders.sources.source import patches_of
 from builders.wheels.labelling import Pin, alias_requirement, runtime_pins
 from resolver.errors import EnvironmentLacksError, LockError
 from resolver.facts.schema import Recipe, Site, Torch
@@ -31,7 +31,7 @@ from resolver.requirements import TRITON_NAMES
 from resolver.versions import minor
 
 if TYPE_CHECKING:
-    from builders.audit import LibraryProvider
+    from builders.audit.runtime_libraries import LibraryProvider
     from builders.index import Index
     from builders.recipes import Program
     from resolver.facts.catalog import Catalog
@@ -105,7 +105,7 @@ def image_build_host(
     runtime: Runtime, version: str, *, given: Path | None = None, cpu: str = ""
 ) -> BuildHost:
     """Return a base image as the build host; `given` is the prefix of a Python, in it or on the host."""
-    from builders.audit import image_provider
+    from builders.audit.runtime_libraries import image_provider
 
     facts = inspect_in(runtime)
     image_pythons = [Path(python.path) for python in facts.pythons if minor(python.version) == version]

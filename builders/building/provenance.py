@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from builders.building.plan import Task
     from builders.environments.layers import Layers
-    from builders.sources import Source
+    from builders.sources.source import Source
 
 
 SBOM_NAME = "rocm-matrix.cdx.json"

@@ -15,7 +15,8 @@ import msgspec
 from msgspec.structs import asdict, replace
 from packaging.utils import parse_wheel_filename
 
-from builders.audit import Expected, audit_wheel
+from builders.audit.contents import Expected
+from builders.audit.wheel_audit import audit_wheel
 from builders.building.apply_recipe import apply_recipe
 from builders.building.check import check_build, diagnosed, diagnosis_context, failed, reject, was_interrupted
 from builders.building.compilation import (
@@ -43,7 +44,7 @@ from builders.machine import cluster
 from builders.probe.wheel import MODULE_REMOVED
 from builders.recipes import check_source
 from builders.source_facts.reading import has_extensions
-from builders.sources import obtain
+from builders.sources.source import obtain
 from builders.storage.files import sha256_of
 from builders.storage.io_errors import explain_index_errors
 from builders.storage.lease import TemporaryDirectory, digest, exclusive_lock, holder_of
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from builders.environments.layers import BuildEnvironment, Layers
     from builders.findings import Finding
     from builders.index import Index
-    from builders.sources import Source
+    from builders.sources.source import Source
     from resolver.indexes import Metadata, StatedMetadata
     from resolver.reporter import Reporter
 

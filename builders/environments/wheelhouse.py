@@ -483,7 +483,7 @@ def _content_of(path: Path, sha256: str) -> Content | None:
 
 def check_prebuilt(pick: Distribution, path: Path, gfx: Sequence[str]) -> None:
     """Raise `BuildError` if the audit of a fetched wheel finds errors or a missing GPU architecture."""
-    from builders.audit import audit_wheel
+    from builders.audit.wheel_audit import audit_wheel
 
     audit = audit_wheel(path)
     problems = [str(finding) for finding in audit.errors]

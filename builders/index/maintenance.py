@@ -39,7 +39,7 @@ from resolver.errors import MatrixError, UsageError, did_you_mean
 from resolver.versions import shorten, version_or_none
 
 if TYPE_CHECKING:
-    from builders.audit import WheelAudit
+    from builders.audit.wheel_audit import WheelAudit
 
 _NOT_REPAIRED = {"wheel-without-record"}
 _ADOPT = "If you know where it comes from, run `matrix index add` with its path; otherwise remove it."

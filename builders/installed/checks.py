@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from builders.audit.contents import Contents
     from builders.findings import Severity
     from builders.installed.reading import Installed, RocmCopy
-    from resolver.consequences import Side
+    from resolver.consequences.questions import Side
     from resolver.model import Resolution
 
     Check = Callable[[Installed, Side], Iterator[Finding]]

@@ -14,6 +14,7 @@ from builders.learning import LearnedFacts
 from builders.network.download import keep_sdist, keep_tree
 from builders.network.git import Repository, is_commit, split_reference
 from builders.network.source_tree import source_tree
+from builders.network.urls import without_password
 from builders.source_facts.facts import SourceFacts
 from builders.source_facts.reading import learn_release, learn_source
 from builders.source_facts.recipe_draft import (
@@ -24,7 +25,7 @@ from builders.source_facts.recipe_draft import (
     gaps_of,
     version_of_ref,
 )
-from builders.sources import fetch_sdist, unpack_sdist, without_password
+from builders.sources.source import fetch_sdist, unpack_sdist
 from builders.storage.files import sdist_path
 from builders.storage.lease import TemporaryDirectory
 from resolver.compiling.problem import is_prerelease

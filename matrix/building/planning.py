@@ -22,7 +22,7 @@ from builders.machine.cluster import memory_gib
 from builders.scheduling.batch import Run
 from builders.scheduling.scheduler import estimates, remaining_paths, task_graph
 from builders.scheduling.slurm import Slurm, hours_of, partition_limits, partition_of
-from builders.sources import obtain
+from builders.sources.source import obtain
 from builders.storage.files import cache_root
 from matrix.building.locked import build_host_of
 from matrix.command_line.arguments import command_arguments

@@ -16,9 +16,10 @@ from builders.environments.wheelhouse import check_of, prebuilt
 from builders.findings import Finding
 from builders.index import Index
 from builders.machine import cluster
+from builders.network.download import Downloads
 from builders.scheduling.scheduler import recorded
 from builders.scheduling.slurm import Slurm
-from builders.sources import Downloads, fetch_file
+from builders.sources.fetch import fetch_file
 from builders.storage.files import cached_file
 from matrix.api import check_build_hosts, write_lock
 from matrix.building.completing import complete_lock

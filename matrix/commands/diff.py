@@ -26,14 +26,9 @@ from matrix.show.json_document import JsonDocument
 from matrix.show.resolution_text import title_of
 from resolver.answers.table import ROW_COMPONENTS
 from resolver.compiling.problem_builder import window_of
-from resolver.consequences import (
-    Consequence,
-    Holding,
-    Judge,
-    Side,
-    between_locks,
-    consequences,
-)
+from resolver.consequences import consequences
+from resolver.consequences.holdings import Holding, Judge, between_locks
+from resolver.consequences.questions import Consequence, Side
 from resolver.errors import UsageError
 from resolver.lock import read_lock
 from resolver.model import CoreItem, Target

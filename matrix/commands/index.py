@@ -250,7 +250,7 @@ def _state(row: IndexedWheel) -> str:
 
 
 def _add(index: Index, args: argparse.Namespace, console: Console) -> int:
-    from builders.audit import audit_wheel
+    from builders.audit.wheel_audit import audit_wheel
 
     added: dict[str, Sequence[Finding]] = {}
     rejected: dict[str, list[Finding]] = {}

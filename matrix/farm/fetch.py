@@ -19,7 +19,7 @@ from builders.environments.wheelhouse import check_of
 from builders.index import Index
 from builders.index_client.metadata import matching_files
 from builders.pyproject import FILE, PyProject
-from builders.sources import FetchedItem, FetchResult, MissingItem, fetch_all, fetch_published
+from builders.sources.fetch import FetchedItem, FetchResult, MissingItem, fetch_all, fetch_published
 from builders.storage.files import cache_root, link_or_copy, make_directories, sha256_of, share_finished
 from builders.storage.io_errors import explain_io_errors
 from builders.storage.lease import exclusive_lock

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from builders.findings import Finding
     from matrix.judging.target import ExpectedTarget, Verdict
     from matrix.reading.items import Item, Reading
-    from resolver.consequences import Side
+    from resolver.consequences.questions import Side
     from resolver.facts.catalog import Catalog
     from resolver.facts.schema import ProvenSet
     from resolver.model import Target

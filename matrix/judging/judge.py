@@ -15,7 +15,9 @@ from zipfile import BadZipFile, ZipFile
 from msgspec.structs import replace
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from builders.audit import Expected, audit_wheel, image_provider
+from builders.audit.contents import Expected
+from builders.audit.runtime_libraries import image_provider
+from builders.audit.wheel_audit import audit_wheel
 from builders.constants import LOCK_FILE, MOUNTED_INDEX
 from builders.containers.image import is_local
 from builders.diagnosis import DiagnosisContext, looks_like_log, read_log
@@ -45,7 +47,7 @@ from matrix.reading.pip_line import url_path
 from matrix.reading.recognise import read
 from matrix.reading.requirements import in_order, is_index_of_torch
 from resolver.compiling.problem_builder import check_target
-from resolver.consequences import Side
+from resolver.consequences.questions import Side
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.indexes import judged
 from resolver.lock import read_lock

@@ -13,7 +13,8 @@ from matrix.input.locking import catalog_with_image_of, overlays_of
 from matrix.input.request import read_preinstalled
 from matrix.judging.verdict import JudgedItem
 from matrix.show.render import shortened
-from resolver.consequences import Holding, Judge, Side
+from resolver.consequences.holdings import Holding, Judge
+from resolver.consequences.questions import Side
 from resolver.model import IMAGE, Preinstalled, Target
 
 if TYPE_CHECKING:

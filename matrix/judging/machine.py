@@ -13,7 +13,7 @@ from builders.containers.inspection import ImageFacts, inspect_image
 from builders.diagnosis.doctor import check_machine
 from builders.findings import SEVERITIES, Finding
 from builders.network.urls import mirrored
-from builders.sources import index_url
+from builders.sources.source import index_url
 from matrix.input.settings import REQUEST_FILE, in_project, user_files
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
 from resolver.versions import join_words, shorten, sort_key

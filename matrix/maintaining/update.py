@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders.sources import index_url
+from builders.sources.source import index_url
 from builders.storage.files import cache_root
 from matrix.maintaining import CatalogUpdate, git_tags, pypi, rocm, sites
 from matrix.show.render import shortened

@@ -15,7 +15,7 @@ from resolver.facts.schema import PLATFORM
 from resolver.versions import newest_first, sort_key
 
 if TYPE_CHECKING:
-    from resolver.consequences import Consequence, RowKey
+    from resolver.consequences.questions import Consequence, RowKey
     from resolver.model import CoreItem
 
 HEADINGS = {

@@ -10,19 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from resolver.consequences.holdings import Holding, Judge, between_locks, proven_sets
-from resolver.consequences.questions import Consequence, RowKey, Side
+from resolver.consequences.holdings import Holding, Judge, proven_sets
+from resolver.consequences.questions import Consequence, Side
 from resolver.consequences.tables import Rows, TableDiff, changed_packages, recipe_changes, with_columns
-
-__all__ = [
-    "Consequence",
-    "Holding",
-    "Judge",
-    "RowKey",
-    "Side",
-    "between_locks",
-    "consequences",
-]
 
 
 def consequences(before: Side, after: Side, holdings: Iterable[Holding] = ()) -> list[Consequence]:

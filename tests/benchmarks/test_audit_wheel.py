@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.audit import TARGETS, made_up, write
-from builders.audit import Expected, audit_wheel
+from builders.audit.contents import Expected
+from builders.audit.wheel_audit import audit_wheel
 
 
 @pytest.mark.slow

@@ -15,9 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.audit import Expected, WheelAudit, audit_wheel, platform_tag
+from builders.audit.contents import Expected
 from builders.audit.elf import SharedObject
+from builders.audit.platform_tags import platform_tag
 from builders.audit.promises import check_promised_objects
+from builders.audit.wheel_audit import WheelAudit, audit_wheel
 from resolver.facts.schema import Recipe
 
 MakeWheel = Callable[..., Path]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.audit import audit_wheel
+from builders.audit.wheel_audit import audit_wheel
 from resolver.errors import UsageError
 from tests.builders.bundles import HOST, PREFIX, code_object, packed, plain
 from tests.support.elf import COMPRESSED, DYNAMIC, DYNSYM, PROGBITS, STRTAB, VERNEED, Section, elf_file

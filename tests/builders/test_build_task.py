@@ -24,7 +24,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from builders.audit import Expected, WheelAudit, audit_wheel
+from builders.audit.contents import Expected
+from builders.audit.wheel_audit import WheelAudit, audit_wheel
 from builders.building.compilation import copy_out
 from builders.building.directory import BuildDirectory
 from builders.building.inputs import Limits, fetching_of, requirements_of

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from builders.index_client import IndexClient
-from builders.network.download import download
-from builders.sources import Downloads, fetch_file
+from builders.network.download import Downloads, download
+from builders.sources.fetch import fetch_file
 from builders.storage.files import cached_file, sdist_path, sha256_of
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError, UsageError
 from resolver.facts.schema import Sdist

@@ -14,8 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from builders.network.download import Downloads
-from builders.sources import fetch_published, obtain
-from builders.sources.fetch import fetch_file
+from builders.sources.fetch import fetch_file, fetch_published
+from builders.sources.source import obtain
 from builders.storage.files import cache_root, cached_file
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.facts.schema import Sdist

@@ -18,9 +18,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builders.audit import audit_wheel, gpu_code
+from builders.audit import gpu_code
 from builders.audit.elf import read_object
 from builders.audit.gpu_code import read_code_objects
+from builders.audit.wheel_audit import audit_wheel
 from builders.wheels import wheel as wheel_module
 from builders.wheels.wheel import DamagedError, WheelReader
 from resolver.errors import UsageError

@@ -18,7 +18,7 @@ from builders.installed.checks import findings_of
 from builders.installed.reading import read_installed
 from matrix.reading.requirements import RULES
 from resolver.answers.resolve import resolve
-from resolver.consequences import Side
+from resolver.consequences.questions import Side
 from resolver.errors import UsageError
 from resolver.facts.catalog import load
 from resolver.model import Request, Resolution, Target

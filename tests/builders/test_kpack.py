@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.audit import Expected
+from builders.audit.contents import Expected
 from builders.audit.elf import Budget
 from builders.audit.gpu_code import CodeObject, read_archive
 from builders.audit.wheel_audit import WheelAudit, audit_wheel

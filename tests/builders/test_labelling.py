@@ -24,7 +24,7 @@ from packaging.tags import sys_tags
 from packaging.utils import parse_wheel_filename
 from wheel.wheelfile import WheelError, WheelFile
 
-from builders.audit import audit_wheel
+from builders.audit.wheel_audit import audit_wheel
 from builders.wheels.labelling import Labelled, Labels, label_wheel, runtime_pins
 from builders.wheels.wheel import check_written
 from resolver.errors import MatrixError

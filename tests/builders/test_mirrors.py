@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders.sources import check_mirrors, mirrored
+from builders.network.urls import check_mirrors, mirrored
 from resolver.errors import UsageError
 
 MIRRORS = {

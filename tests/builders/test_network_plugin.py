@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from builders.audit import Expected, TorchLibraries, image_provider
+from builders.audit.contents import Expected
 from builders.audit.elf import read_object
 from builders.audit.promises import interfaces
+from builders.audit.runtime_libraries import TorchLibraries, image_provider
 from builders.audit.wheel_audit import audit_wheel
 from resolver.facts.catalog import load
 

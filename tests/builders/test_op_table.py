@@ -9,8 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from builders.audit import Expected, TorchLibraries, audit_wheel
+from builders.audit.contents import Expected
 from builders.audit.promises import bitsandbytes_library, read_op_table
+from builders.audit.runtime_libraries import TorchLibraries
+from builders.audit.wheel_audit import audit_wheel
 from resolver.facts.catalog import load
 from resolver.facts.schema import Op, Recipe
 

@@ -31,7 +31,7 @@ from builders.environments.layers import Layer, Layers
 from builders.environments.wheelhouse import FetchedWheel
 from builders.index.repository import build_key_of
 from builders.recipes import Program
-from builders.sources import Source
+from builders.sources.source import Source
 from resolver.errors import ProvenanceError
 from resolver.facts.schema import Git
 from tests.support.tasks import make_distribution, make_recipe, make_task

@@ -13,9 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.audit import Expected, TorchLibraries, audit_wheel, image_provider, libraries, read_torch
+from builders.audit import libraries
+from builders.audit.contents import Expected
 from builders.audit.elf import Budget, read_object, read_symbols
-from builders.audit.runtime_libraries import LibraryProvider, literals
+from builders.audit.runtime_libraries import (
+    LibraryProvider,
+    TorchLibraries,
+    image_provider,
+    literals,
+    read_torch,
+)
+from builders.audit.wheel_audit import audit_wheel
 
 MakeWheel = Callable[..., Path]
 Compile = Callable[..., Path]

@@ -24,7 +24,7 @@ from urllib.parse import quote
 import pypi_simple
 import pytest
 
-from builders.sources import fetch_sdist, index_url, unpack_sdist
+from builders.sources.source import fetch_sdist, index_url, unpack_sdist
 from builders.storage.files import TEMPORARY_PREFIX, cache_root
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError
 from resolver.facts.schema import Sdist
@@ -252,7 +252,7 @@ def test_errors_hide_password(
 
 FETCH = """
 import sys
-from builders.sources import fetch_sdist
+from builders.sources.source import fetch_sdist
 from resolver.facts.schema import Sdist
 fetch_sdist("tiny", Sdist(*sys.argv[1:]))
 """

@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from builders.audit import Expected, TorchLibraries, image_provider
+from builders.audit.contents import Expected
 from builders.audit.elf import version_key
+from builders.audit.runtime_libraries import TorchLibraries, image_provider
 from builders.audit.wheel_audit import WheelAudit, audit_wheel
 from resolver.errors import UsageError
 from resolver.facts.schema import Recipe

@@ -30,9 +30,9 @@ import tomli_w
 from elftools.elf.elffile import ELFFile
 from ruamel.yaml import YAML
 
-from builders.audit import audit_wheel
 from builders.audit.elf import read_object
 from builders.audit.gpu_code import read_code_objects
+from builders.audit.wheel_audit import audit_wheel
 from builders.containers.squashfs import Squashfs
 from builders.diagnosis import read_log
 from builders.index import Index

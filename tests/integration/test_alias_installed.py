@@ -12,7 +12,7 @@ import pytest
 import uv
 
 from builders.index import Index
-from builders.sources import index_url
+from builders.sources.source import index_url
 from matrix.api import write_lock
 from matrix.cli import main
 from tests.support.aliases import OWN, PINNED, lock_with_alias

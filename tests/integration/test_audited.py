@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from wheel.wheelfile import WheelFile
 
-from builders.audit import Expected, TorchLibraries, audit_wheel, read_torch
+from builders.audit.contents import Expected
+from builders.audit.runtime_libraries import TorchLibraries, read_torch
+from builders.audit.wheel_audit import audit_wheel
 from builders.storage.files import cache_root
 from tests.support.built import Built
 

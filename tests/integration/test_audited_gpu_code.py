@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from wheel.wheelfile import WheelFile
 
-from builders.audit import Expected, audit_wheel
+from builders.audit.contents import Expected
 from builders.audit.elf import read_object
 from builders.audit.gpu_code import read_code_objects
-from builders.audit.wheel_audit import WheelAudit
+from builders.audit.wheel_audit import WheelAudit, audit_wheel
 from tests.rig.rig import Rig
 
 pytestmark = pytest.mark.integration

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.audit import read_torch
+from builders.audit.runtime_libraries import read_torch
 from builders.building.apply_recipe import apply_recipe
 from builders.containers.runtime import HostRuntime, run_in
 from builders.environments.layers import Layers, make_environment, make_layers

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builders.index_client import IndexClient
-from builders.sources import index_url
+from builders.sources.source import index_url
 from resolver.facts.catalog import closed_names, load
 from resolver.lock import read_lock
 from resolver.model import Distribution, Resolution

@@ -15,7 +15,7 @@ import uv
 from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
-from builders.sources import index_url
+from builders.sources.source import index_url
 from matrix.api import write_lock
 from matrix.cli import main
 from resolver.indexes import File

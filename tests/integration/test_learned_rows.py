@@ -9,7 +9,7 @@ import pytest
 
 from builders.index_client import IndexClient
 from builders.learning.wheel import learn_published
-from builders.sources import index_url
+from builders.sources.source import index_url
 from resolver.facts import schema
 from resolver.facts.catalog import load
 from resolver.indexes import File

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import matrix
-from builders.audit import audit_wheel
+from builders.audit.wheel_audit import audit_wheel
 from builders.building.plan import BuildHost, Task, plan
 from builders.building.provenance import read_statement
 from builders.index import Index

@@ -20,8 +20,7 @@ from matrix.judging.verdict import Judgement, conclude
 from matrix.reading import recipe
 from matrix.reading.recognise import read
 from resolver.answers.proven import judge
-from resolver.consequences import Side
-from resolver.consequences.questions import driver_states
+from resolver.consequences.questions import Side, driver_states
 from resolver.facts.catalog import load
 from resolver.model import Request, Target
 from resolver.versions import minor

@@ -24,7 +24,7 @@ from matrix.judging.verdict import EXIT_CODES, VERDICTS, JudgedItem, Judgement, 
 from matrix.reading.items import Unread
 from matrix.reading.recognise import read, read_described
 from resolver.answers.proven import judge, request_of_set
-from resolver.consequences import Side
+from resolver.consequences.questions import Side
 from resolver.facts.catalog import load
 from resolver.model import Request, Target
 from tests.support.installed import Tree

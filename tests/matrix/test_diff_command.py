@@ -11,7 +11,7 @@ import pytest
 
 from matrix.cli import main
 from matrix.show.consequences_text import consequences_text, summary
-from resolver.consequences import Consequence, RowKey
+from resolver.consequences.questions import Consequence, RowKey
 from resolver.model import CoreItem
 from tests.support.commands import run, run_json
 

@@ -15,7 +15,7 @@ import pytest
 from builders.building.records import log_path, record_failure
 from builders.findings import Finding
 from builders.index import Index
-from builders.sources import obtain
+from builders.sources.source import obtain
 from builders.storage.files import sdist_path, sha256_of
 from matrix.cli import main
 from resolver.errors import BuildError, MatrixError

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from builders.sources import FetchedItem, MissingItem, fetch_all, obtain, patches_of
+from builders.sources.fetch import FetchedItem, MissingItem, fetch_all
+from builders.sources.source import obtain, patches_of
 from builders.storage.files import cache_root
 from matrix.cli import main
 from resolver.errors import EnvironmentLacksError

@@ -18,7 +18,7 @@ from builders.containers.image import LocalImage, find_image, image_name
 from builders.containers.inspection import ImageFacts
 from builders.diagnosis import doctor as machine
 from builders.recipes import Program
-from builders.sources import FetchResult
+from builders.sources.fetch import FetchResult
 from builders.storage.files import write_atomic
 from matrix.cli import main
 from matrix.farm import fetch

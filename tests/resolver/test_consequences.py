@@ -14,13 +14,9 @@ from msgspec.structs import replace
 
 from resolver.answers.resolve import resolve
 from resolver.answers.table import Table, TableRow
-from resolver.consequences import (
-    Consequence,
-    Holding,
-    Side,
-    between_locks,
-    consequences,
-)
+from resolver.consequences import consequences
+from resolver.consequences.holdings import Holding, between_locks
+from resolver.consequences.questions import Consequence, Side
 from resolver.consequences.tables import Rows, TableDiff
 from resolver.facts.catalog import Catalog, load_uncached
 from resolver.model import Conflict, Request, Resolution, Target
