@@ -64,14 +64,14 @@ def main() -> None:
         work = Path(directory)
         os.environ["XDG_CACHE_HOME"] = str(work / "cache")
         how = FetchOptions(log=work / "log", reporter=SILENT)
-        wheels = fetch_build_wheels(runtime, python, torch=torch, requirements=requirements, options=how)
+        houses = fetch_build_wheels(runtime, python, torch=torch, requirements=requirements, options=how)
         with timed(times, "layers"):
             layers = make_layers(runtime, python, torch=torch, requirements=requirements, options=how)
         for run in range(RUNS):
             with timed(times, "environment"):
                 made = make_environment(python, layers.all, root=work / f"env{run}")
         # An environment uses the requested version of a distribution that both layers have.
-        files = {wheel.name: wheel.path for wheel in wheels}
+        files = {wheel.name: wheel.path for house in houses if house for wheel in house.wheels}
         rival = work / "rival"
         rival.mkdir()
         pip = [

@@ -211,10 +211,10 @@ def wheels_of(
     before = {path.name for path in (cache_root() / "wheels").glob("*")}
     fetching = fetching_of(task, limits, log=log, reporter=reporter)
     build_host = task.build_host
-    wheels = fetch_build_wheels(
+    houses = fetch_build_wheels(
         build_host.runtime, build_host.python, torch=torch, requirements=requirements, options=fetching
     )
-    return before, wheels
+    return before, tuple(wheel for house in houses if house for wheel in house.wheels)
 
 
 def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) -> FetchOptions:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from builders.containers.runtime import Runtime
     from builders.environments.python import TargetPython
     from builders.environments.wheelhouse import FetchedWheel, FetchOptions
-    from resolver.reporter import Reporter
 
 _LINK = "matrix-layers.pth"
 _ROCM_DEVEL = "rocm-sdk-devel"
@@ -95,19 +94,6 @@ class BuildEnvironment(msgspec.Struct, frozen=True):
         )
 
 
-def fetch_build_wheels(
-    runtime: Runtime,
-    python: TargetPython,
-    *,
-    torch: str | None,
-    requirements: Sequence[str],
-    options: FetchOptions,
-) -> tuple[FetchedWheel, ...]:
-    """Download torch (with its local version) and build requirements; no later step uses the network."""
-    base, rest = _fetch(runtime, python, torch, requirements, options)
-    return tuple(wheel for house in (base, rest) if house is not None for wheel in house.wheels)
-
-
 def make_layers(
     runtime: Runtime,
     python: TargetPython,
@@ -117,22 +103,23 @@ def make_layers(
     options: FetchOptions,
 ) -> Layers:
     """Return the layers of a build; download and install the wheels that are missing."""
-    base, rest = _fetch(runtime, python, torch, requirements, options)
-    log, reporter = options.log, options.reporter
-    lower = make_layer(runtime, python, base.wheels, log=log, reporter=reporter) if base else None
+    base, rest = fetch_build_wheels(runtime, python, torch=torch, requirements=requirements, options=options)
+    lower = make_layer(runtime, python, base.wheels, options) if base else None
     if rest is None:
         return Layers(lower, None)
     below = [lower] if lower is not None and rest.depends_on_base else []
-    return Layers(lower, make_layer(runtime, python, rest.wheels, base=below, log=log, reporter=reporter))
+    return Layers(lower, make_layer(runtime, python, rest.wheels, options, base=below))
 
 
-def _fetch(
+def fetch_build_wheels(
     runtime: Runtime,
     python: TargetPython,
+    *,
     torch: str | None,
     requirements: Sequence[str],
     options: FetchOptions,
 ) -> tuple[Wheelhouse | None, Wheelhouse | None]:
+    """Download torch (with its local version) and build requirements; no later step uses the network."""
     if torch is None:
         return None, fetch_wheels(runtime, python, requirements, options) if requirements else None
     base = Wheelhouse((torch,), options.torch) if options.torch else None
@@ -148,10 +135,9 @@ def make_layer(
     runtime: Runtime,
     python: TargetPython,
     wheels: Sequence[FetchedWheel],
+    options: FetchOptions,
     *,
     base: Sequence[Layer] = (),
-    log: Path,
-    reporter: Reporter,
 ) -> Layer:
     """Install wheels into a layer without network, which can import from `base`, unless the cache has it."""
     hashes = sorted(wheel.sha256 for wheel in wheels)
@@ -162,11 +148,11 @@ def make_layer(
         _check_hashes(wheels)
         first = next((wheel for wheel in wheels if "+" in wheel.version), wheels[0])
         more = f" and {len(wheels) - 1} more" if len(wheels) > 1 else ""
-        reporter.step(f"install {first.name} {first.version}{more}, once for this Python and image")
+        options.reporter.step(f"install {first.name} {first.version}{more}, once for this Python and image")
         _write_environment(root, python, base)
-        _install_with_pip(runtime, python, root, base, [wheel.path for wheel in wheels], log=log)
+        _install_with_pip(runtime, python, root, base, [wheel.path for wheel in wheels], log=options.log)
         if any(wheel.name == _ROCM_DEVEL for wheel in wheels):
-            _expand_rocm(runtime, python, root, log=log)
+            _expand_rocm(runtime, python, root, log=options.log)
 
     ensure_cached(root, build)
     return Layer(root, root / python.library, tuple(wheels))

@@ -347,14 +347,14 @@ class IndexClient:
             return page
         if self._offline:
             raise _not_cached(f"project {name}" if name else "page", index)
-        page = self._requested_page(path, url, index, name, page)
+        page = self._requested_page(url, index, name, page)
         self._count_reply()
         return page
 
-    def _requested_page(self, path: Path, url: str, index: str, name: str, page: Page | None) -> Page:
+    def _requested_page(self, url: str, index: str, name: str, page: Page | None) -> Page:
         """Request a page from its server, conditionally if the cache has an old copy."""
-        headers = {"Accept": pages.ACCEPT, **stored.conditions(page)}
-        reply, content = self._get(url, headers, index, name, is_cached=page is not None)
+        path = self._page_path(index, name)
+        reply, content = self._get(url, index, name, page)
         if reply.status_code == 304 and page is not None:  # noqa: PLR2004  unchanged
             with suppress(OSError):  # the cache may be read-only
                 os.utime(path)
@@ -368,13 +368,12 @@ class IndexClient:
             releases = pages.releases(content, kind, location, name)
         return stored.write(path, page, releases)
 
-    def _get(
-        self, url: str, headers: Mapping[str, str], index: str, name: str, *, is_cached: bool
-    ) -> tuple[requests.Response, bytes]:
-        """Return a reply: a page, or the status of an unchanged or missing page."""
+    def _get(self, url: str, index: str, name: str, known: Page | None) -> tuple[requests.Response, bytes]:
+        """Return a reply: a page, or the status of a missing page, or of one that is as it was known."""
         page = f"the page of {name} from the index {index}" if name else f"the page {index}"
         hint = "Check the network and the URL."
-        if is_cached:
+        headers = {"Accept": pages.ACCEPT, **stored.conditions(known)}
+        if known is not None:
             hint += " The cache has an older copy of this page: --offline uses it."
         try:
             with self._limited(name):

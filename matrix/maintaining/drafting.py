@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from builders.learning.origin import Origin, read_origin
+from builders.learning.origin import read_origin
 from builders.source_facts.facts import SourceFacts
 from builders.source_facts.recipe_draft import MARK, components_of, draft_text, gaps_of, unnamed_requirements
 from builders.storage.files import write_atomic
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import argparse
 
     from matrix.command_line.context import Context
-    from resolver.facts.schema import Row
 
 SUMMARY = "draft a recipe for an extension that the catalog does not have"
 EXAMPLE = "matrix catalog draft torchsort"
@@ -86,7 +85,7 @@ def execute(context: Context) -> int:
         gaps.append(f"versions of {', '.join(unnamed)}: the wheel requires them, but the draft does not")
     rows = origin.rows(components, context.today)
     file = args.output or Path(f"{facts.name}.toml")
-    _write(file, rows, gaps, origin, context)
+    _write(file, draft_text(rows, gaps, origin.title), context)
     console.info(f"Wrote {file}.")
     result = DraftResult(
         file=str(file),
@@ -102,12 +101,11 @@ def execute(context: Context) -> int:
     return 0
 
 
-def _write(file: Path, rows: list[Row], gaps: list[str], origin: Origin, context: Context) -> None:
+def _write(file: Path, text: str, context: Context) -> None:
     """Write the draft if the catalog stays valid; raise `UsageError` if the file exists and is no draft."""
     if file.exists() and not file.read_text(encoding="utf-8", errors="replace").startswith(MARK):
         msg = f"{file} exists and is not a draft. Nothing was written."
         raise UsageError(msg, hint="Name another file with -o.")
-    text = draft_text(rows, gaps, origin.title)
     path = str(file.resolve())
     layers = [shipped_files(), *map(overlay_files, overlays(context.settings)), [path]]
     load_uncached(layers, overrides={path: text})

@@ -77,12 +77,10 @@ def _warned(answer: Resolution, *texts: str) -> Resolution:
 
 
 def _problems(
-    catalog: Catalog, answer: Resolution, image: Image, effect: Literal["refuse", "warn"], plugin: str = ""
+    catalog: Catalog, answer: Resolution, image: Image, effect: Literal["refuse", "warn"]
 ) -> list[Notice]:
-    """Return the problems of a plugin, by default the image's, with the image's libfabric and the answer."""
-    versions = {pick.name: pick.version for pick in answer.picks} | {
-        NETWORK_PLUGIN: plugin or image.network_plugin
-    }
+    """Return the problems of the answer's plugin, else the image's, with the image's libfabric."""
+    versions = {NETWORK_PLUGIN: image.network_plugin} | {pick.name: pick.version for pick in answer.picks}
     versions |= {"libfabric": image.libfabric} if image.libfabric else {}
     return [
         notice_of(row, title)
@@ -123,7 +121,7 @@ def _with_image(answer: Resolution, image: Image, plugin: str = "") -> Resolutio
 def _built(catalog: Catalog, answer: Resolution, found: Resolution | None) -> Resolution | None:
     """Return an answer with a plugin to build as one that nobody asked for; None if none fits."""
     image, site = catalog.image[answer.target.base_image or ""], catalog.site[answer.request.target.site]
-    if found is None or _problems(catalog, found, image, "refuse", found.version_of(NETWORK_PLUGIN)):
+    if found is None or _problems(catalog, found, image, "refuse"):
         return None
     text = f"{site.name} has {site.network.title()}, for which RCCL needs a network plugin"
     reason = Fact.of(site, text, note="")
@@ -140,7 +138,7 @@ def _asked(catalog: Catalog, answer: Resolution, plugin: Distribution, image: Im
     """Return an answer for which the user required the plugin, with what is known of the image."""
     if image is None or plugin.origin != "build":
         return answer
-    refused: list[str] = [*_problems(catalog, answer, image, "refuse", plugin.version)]
+    refused: list[str] = [*_problems(catalog, answer, image, "refuse")]
     if not image.network_headers:
         refused.append(
             f"It is not known whether {image.name} has libfabric and hwloc with their headers. "

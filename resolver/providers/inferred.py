@@ -92,7 +92,26 @@ class InferredProvider:
                 project = self._indexes.project(name)
                 if project and self._is_excluded(requirement, project):
                     continue  # the search says why
-                raise _no_release(self._catalog, requirement, self._request, project, self._indexes.urls)
+                raise self._no_release(requirement, project)
+
+    def _no_release(self, requirement: Requirement, project: Project | None) -> NoVersionError:
+        name, text, specifier = requirement.name, shorten(requirement.text), requirement.specifier
+        known = {row.version for row in self._catalog.releases_of(name)}
+        asked = f"Searched: {', '.join(self._indexes.urls)}."
+        if project is None:
+            msg = f"No known version of {name} matches {text!r}, and no index has the project."
+            return NoVersionError(msg, name, hint=f"{_closest(requirement, known)} {asked}")
+        releases = project.releases
+        published = next((row for row in releases if specifier and specifier.allows(row.version)), None)
+        if published is None:
+            msg = f"No version of {name} matches {text!r}, neither in the catalog nor on an index."
+            known.update(row.version for row in releases)
+            hint = f"{_closest(requirement, known)} {asked}"
+            return NoVersionError(msg, name, hint=hint, is_published=bool(releases))
+        reason = _obstacle(self._catalog, name, published, self._request)
+        what = f"{name} {published.version}"
+        msg = f"The catalog does not list {what}, and its facts cannot be inferred: {reason}."
+        return NoVersionError(msg, name, hint=_closest(requirement, known))
 
     def _counts(self, name: str) -> bool:
         """Return whether releases of a package may be inferred for the request."""
@@ -223,31 +242,6 @@ def _is_unmatched(catalog: Catalog, request: Request, requirement: Requirement) 
         and not {row.variant for row in rows} & {*requirement.extras}
         and name not in installed_names(catalog, request)
     )
-
-
-def _no_release(
-    catalog: Catalog,
-    requirement: Requirement,
-    request: Request,
-    project: Project | None,
-    urls: Sequence[str],
-) -> NoVersionError:
-    name, text, specifier = requirement.name, shorten(requirement.text), requirement.specifier
-    known = {row.version for row in catalog.releases_of(name)}
-    asked = f"Searched: {', '.join(urls)}."
-    if project is None:
-        msg = f"No known version of {name} matches {text!r}, and no index has the project."
-        return NoVersionError(msg, name, hint=f"{_closest(requirement, known)} {asked}")
-    published = next((row for row in project.releases if specifier and specifier.allows(row.version)), None)
-    if published is None:
-        msg = f"No version of {name} matches {text!r}, neither in the catalog nor on an index."
-        known.update(row.version for row in project.releases)
-        return NoVersionError(
-            msg, name, hint=f"{_closest(requirement, known)} {asked}", is_published=bool(project.releases)
-        )
-    reason = _obstacle(catalog, name, published, request)
-    msg = f"The catalog does not list {name} {published.version}, and its facts cannot be inferred: {reason}."
-    return NoVersionError(msg, name, hint=_closest(requirement, known))
 
 
 def _closest(requirement: Requirement, versions: Iterable[str]) -> str:

@@ -310,5 +310,5 @@ def test_layers_of_other_wheels_differ(options: FetchOptions, python: TargetPyth
     layers = make_layers(PLACE, python, torch=TORCH, requirements=["tool"], options=options)
     assert layers.torch is not None
     wheels = layers.torch.wheels
-    assert make_layer(PLACE, python, wheels[::-1], log=options.log, reporter=SILENT).root == layers.torch.root
-    assert make_layer(PLACE, python, wheels[:1], log=options.log, reporter=SILENT).root != layers.torch.root
+    assert make_layer(PLACE, python, wheels[::-1], options).root == layers.torch.root
+    assert make_layer(PLACE, python, wheels[:1], options).root != layers.torch.root

@@ -76,9 +76,11 @@ def test_pip_resolves_torch_unless_lock_has_all_wheels(lock: Resolution) -> None
 
 def test_files_of_lock_are_used_without_pip(lock: Resolution, tmp_path: Path) -> None:
     options = FetchOptions(tmp_path / "log", Recorder(), torch=fetched(lock))
-    wheels = fetch_build_wheels(
+    house, _ = fetch_build_wheels(
         HostRuntime(), PYTHON, torch="torch==2.13.0+cpu", requirements=[], options=options
     )
+    assert house is not None
+    wheels = house.wheels
     assert [wheel.name for wheel in wheels] == ["mpmath", "sympy", "torch"]
     assert all(wheel.path.is_file() for wheel in wheels)
     assert fetched(lock, offline=True) == wheels
