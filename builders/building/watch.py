@@ -222,6 +222,7 @@ class LogCount:
                 self._position, self._before, self._run = 0, 0, (0, 0)
             source.seek(max(self._position, size - _MOST))
             text = source.read(_MOST)
+            # The rest is a line that is still being written; it is read the next time.
             end = text.rfind(b"\n") + 1
             self._position = source.tell() - (len(text) - end)
             text = text[:end]

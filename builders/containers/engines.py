@@ -258,6 +258,7 @@ class PodmanRuntime(msgspec.Struct, frozen=True, dict=True):
             line += ["--ulimit", f"{name}={number}:{number}"]
         for volume in volumes:
             line += ["--volume", volume]
+        # An entrypoint of the image would get the shell as its arguments.
         shell = ["/bin/sh", "-c", script(view, first_process=True), "sh"]
         return [*line, "--entrypoint=", *self._image_arguments, *shell, *command]
 

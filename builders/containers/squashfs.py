@@ -157,10 +157,12 @@ class Squashfs:
             msg = "a directory of it is something else"
             raise ValueError(msg)
         block, _, size, offset, _ = fields if kind == 1 else (fields[2], 0, fields[1], fields[5], 0)
+        # The stored size counts 3 bytes for `.` and `..`, which are not in the listing.
         data, at = self._read(self._directories + block, offset, max(0, size - 3))[0], 0
         while at < len(data):
             count, start, _ = _GROUP.unpack_from(data, at)
             at += _GROUP.size
+            # Numbers of entries and lengths of names are stored less one.
             for _ in range(count + 1):
                 inode, _, _, length = _ENTRY.unpack_from(data, at)
                 at += _ENTRY.size + length + 1

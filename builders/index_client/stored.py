@@ -159,6 +159,7 @@ def read(path: Path, url: str, start: int = 0, most: int = 0) -> Page | None:
         page = _decoder.decode(head)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
+    # Files here are not flushed, so after a crash one may be cut short.
     if page.url != url or len(head) + 1 + sum(page.sizes) != status.st_size:
         return None
     page.age, page.path, page.window = abs(time.time() - status.st_mtime), str(path), (start, rows)
@@ -195,6 +196,7 @@ def conditions(known: Page | Reference | None) -> dict[str, str]:
 def age(path: Path) -> float | None:
     """Return the seconds since a file was written; None if it does not exist."""
     try:
+        # With a clock that was set back, a file from the future must not count as new.
         return abs(time.time() - path.stat().st_mtime)
     except OSError:
         return None

@@ -223,10 +223,12 @@ class Repository(msgspec.Struct, frozen=True):
         if self.path.exists() and not self._is_intact():
             shutil.rmtree(self.path)
         if not self.path.exists():
+            # The user's template could have hooks.
             command = ["git", "init", "--quiet", "--bare", "--template=", str(self.path)]
             if is_shared(self.path.parent.stat()):
                 command.append("--shared=group")
             run(command, what="Creating a git repository", log=self.log, env=git_environment())
+        # This process holds the lock of the repository, so no git that still runs has made these.
         for leftover in [*self.path.rglob("*.lock"), *(self.path / "objects").glob("**/tmp_*")]:
             with suppress(OSError):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()

@@ -63,10 +63,12 @@ def recent(
                 found = None
             if found is None:
                 held = list(_held_back(solver, (name, current), newer, names))
+                # `_held_back` has asked the search something else: the solution is made again.
                 solve(kept)
                 if held or not _exclude_for_cuda(solver, name):
                     notices += held
                     break
+                # What was assumed so far may need a release that is excluded now.
                 kept.clear()
                 if solve(kept) is None:
                     return None
@@ -219,6 +221,7 @@ def _exclude_for_cuda(solver: Solver, name: str) -> bool:
     chosen = _version(solver, name)
     if choices is None or not newer or version_key(newer) <= version_key(chosen):
         return False
+    # `-x` has all bits from the lowest bit of x on: here, the chosen release and all older ones.
     older = choices.everything & -(solver.search.domains[choices.number] & ~ABSENT)
     text = f"are {_FAR} older than {newer}, which requires {required}, which is for CUDA"
     subject = f"the releases of {name} up to {chosen}"

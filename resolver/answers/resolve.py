@@ -261,6 +261,7 @@ class Search:
             self._builder, self._session = self._solver.world.builder, self._solver.session
             self._selectors = self._solver.projects.selectors
         solution = self._solve()
+        # That a release is not years old is a preference for new ones, which such a request does not have.
         if solution is not None and self._solver is not None and request.prefer not in {"oldest", "proven"}:
             from resolver.answers.recent import recent
 

@@ -120,6 +120,7 @@ class ProblemBuilder:
             rows = [*(table.items() for table in tables), *lists]
             sizes = [len(one) for one in rows]
             compile_part()
+            # Tables and lists keep their order, so what was added is at their ends.
             self._shared[key] = [[*islice(one, size, None)] for one, size in zip(rows, sizes, strict=True)]
             return
         add = [*(table.update for table in tables), *(one.extend for one in lists)]
@@ -194,6 +195,7 @@ class ProblemBuilder:
         `last` takes precedence over the advice: the lowest value comes first. The version to keep comes
         before all others.
         """
+        # Sorting is stable: the weakest criterion is the first, and each later one is stronger.
         ordered = sorted(candidates, key=lambda candidate: candidate.variant)
         if ordered and ordered[-1].variant:
             day, sets = self.request.target.date, self.catalog.proven_at(self.request.target.site)

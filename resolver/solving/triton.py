@@ -151,6 +151,8 @@ class Triton:
                 excluded |= triton.everything & ~allowed
             excluded_of[self._number[name]] = excluded
         link = replace(link, object=next(iter(self.names), ""))
+        # Two statements: a torch with a triton is required, and one of the names must have an allowed
+        # version.
         yield {self._number["torch"]: self._without_triton}, link
         yield excluded_of, link
 
