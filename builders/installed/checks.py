@@ -28,6 +28,7 @@ from builders.probe.ask import (
     UserSite,
 )
 from builders.probe.environment import judge_listed
+from resolver.answers.resolution import unknown_driver
 from resolver.compiling.known_bad import broken_combinations
 from resolver.consequences.questions import changes, driver_states
 from resolver.indexes import judged
@@ -520,7 +521,9 @@ def driver_findings(rocm: str, side: Side) -> Iterator[Finding]:
         return
     past, newer = driver_states(side, rocm)
     if not past:
-        text = f"ROCm {rocm} was not compared with the kernel driver: the catalog does not know one of them."
+        text = f"The catalog does not know ROCm {rocm}, so it was not compared with the kernel driver."
+        if not side.request.target.driver and not side.catalog.windows_of(side.request.target.site):
+            text = unknown_driver(side.catalog, side.request, rocm)
         yield Finding("driver-not-judged", "warning", text, "If you know the driver, name it with --driver.")
         return
     now, site = past[-1], side.request.target.site

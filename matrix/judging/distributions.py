@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from builders.installed.checks import driver_findings, known_bad_findings
 from matrix.judging.target import TORCH_FAMILY
-from matrix.judging.verdict import JudgedItem
+from matrix.judging.verdict import JudgedItem, of_pick
 from matrix.reading.requirements import finding
 from resolver.answers.resolve import resolve
 from resolver.compiling.names import replacement
@@ -74,13 +74,18 @@ def installed_findings(reading: Reading, side: Side) -> Iterator[Finding]:
 def _rocm(reading: Reading, side: Side, versions: Mapping[str, str]) -> str:
     """Return the ROCm that torch uses: that of its label or row, of the image, or of the proven set."""
     version = versions.get("torch", "")
-    row = side.catalog.torch.get(version) if "+" in version else None
-    stated = re.match(r"rocm(\d+\.\d+(\.\d+)?)", version.partition("+")[2])
-    known = stated[1] if stated else row.rocm if row and row.rocm else reading.platform.get("rocm", "")
+    known = _rocm_of_torch(version, side.catalog) or reading.platform.get("rocm", "")
     if known or not version:
         return known
     proven = proven_set(reading.items, side.catalog, side.request.target)
     return proven.picks.get("rocm", "") if proven else ""
+
+
+def _rocm_of_torch(version: str, catalog: Catalog) -> str:
+    """Return the ROCm of a torch with a label, which names it, or is in a row of the catalog."""
+    row = catalog.torch.get(version) if "+" in version else None
+    stated = re.match(r"rocm(\d+\.\d+(\.\d+)?)", version.partition("+")[2])
+    return stated[1] if stated else row.rocm if row else ""
 
 
 def proven_set(items: list[Item], catalog: Catalog, target: Target) -> ProvenSet | None:
@@ -155,7 +160,8 @@ def _verdict(
     if answer := of_origin(item, versions, expected):
         return answer
     row = replacement(expected.catalog, item.name)
-    if expected.backend == "rocm" and (row or is_for_cuda(item.name)) and item.name not in TRITON_NAMES:
+    is_ours = item.name in TRITON_NAMES or "+rocm" in item.version
+    if expected.backend == "rocm" and (row or is_for_cuda(item.name)) and not is_ours:
         return "does-not-fit", "it is for CUDA" + (f" ({row.source})" if row and row.source else "")
     label = item.version.partition("+")[2]
     return (
@@ -188,10 +194,12 @@ def of_label(
     """
     means, torch = f"its label {label} means a build for", versions.get("torch", "")
     gfx, of_torch, rocm = _GFX_LABEL.findall(label), _TORCH_LABEL.search(label), rocm_of(label)
-    torch_rocm, built_for = rocm_of(torch.partition("+")[2]), of_torch[1] if of_torch else torch
+    torch_rocm, built_for = _rocm_of_torch(torch, expected.catalog), of_torch[1] if of_torch else torch
+    torch_rocm = minor(torch_rocm) if torch_rocm else ""
+    rocm = rocm or (torch_rocm if item.name == "torch" else "")
     on_gpu = expected.backend == "rocm"
     missing = [name for name in expected.gfx if gfx and name not in gfx]
-    fits_torch = f"{torch.partition('+')[0]}.".startswith(f"{built_for.partition('+')[0]}.") or not torch
+    fbuilt_for = f"{torch.partition('+')[0]}.".startswith(f"{built_for.partition('+')[0]}.") or not torch
     fit = expected.fit(rocm) if rocm else "fits"
     why = expected.because if fit == "fits" else expected.why(rocm)
     of_cpu = on_gpu and (item.name in TORCH_FAMILY or "+cpu" not in torch)
@@ -207,7 +215,7 @@ def of_label(
             f"{means} {join_words(gfx)}, not for {join_words(missing)}",
         ),
         (
-            not fits_torch,
+            not fbuilt_for,
             "other-target",
             "does-not-fit",
             f"it was built for torch {built_for}, and torch is {torch}",
@@ -301,9 +309,11 @@ def _of_facts(item: Item, torch: str, expected: ExpectedTarget, commit: str = ""
     except MatrixError:
         return "not-judged", unknown
     pick = answer.pick(item.name) if isinstance(answer, Resolution) else None
-    if pick is None or pick.support == "inferred" or (commit and not is_same_commit(commit, pick.variant)):
+    if not isinstance(answer, Resolution) or pick is None:
         return "not-judged", unknown
-    return (
-        "fits",
-        f"the catalog has this release with torch {torch} ({pick.facts[0].source if pick.facts else ''})",
-    )
+    if commit and not is_same_commit(commit, pick.variant):
+        return "not-judged", unknown
+    verdict, evidence = of_pick(pick, answer)
+    if verdict == "fits":
+        evidence = f"the catalog has this release with torch {torch} ({pick.facts[0].source})"
+    return verdict, evidence

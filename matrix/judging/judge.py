@@ -263,10 +263,6 @@ def _judge_reading(
         judged_.distributions = [JudgedItem.of(item, "fits", as_in) for item in reading.items]
         return None
     answer = predict(judged_, reading, context)
-    if answer is not None and answer.version_of("rocm"):
-        hint = "If you know the driver, name it with --driver."
-        unknown = (notice for notice in answer.warnings if notice.id == "driver-unknown")
-        judged_.findings += [Finding("driver-not-judged", "warning", str(one), hint) for one in unknown]
     if lock is not None:
         pins = {pick.name: pick.pinned for pick in lock.distributions}
         judged_.distributions = [

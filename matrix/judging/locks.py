@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from builders.containers.inspection import with_inspected_image
 from builders.findings import Finding
-from builders.installed.checks import known_bad_findings
+from builders.installed.checks import driver_findings, known_bad_findings
 from matrix.input.locking import catalog_with_image_of, overlays_of
 from matrix.input.request import read_preinstalled
-from matrix.judging.verdict import JudgedItem
+from matrix.judging.verdict import JudgedItem, of_pick
 from matrix.show.render import shortened
 from resolver.consequences.holdings import Holding, Judge
 from resolver.consequences.questions import Side
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
     from matrix.command_line.context import Context
     from matrix.input.settings import Settings
-    from matrix.judging.target import Verdict
     from matrix.judging.verdict import Judgement
-    from resolver.model import Distribution, Resolution
+    from resolver.model import Resolution
 
 
 def holding_of_lock(
@@ -37,7 +36,7 @@ def holding_of_lock(
     found = []
     for target, settings in sides:
         overlays = [*overlays_of(lock, path), *settings.catalog]
-        catalog = catalog_with_image_of(lock, path, replace(settings, catalog=overlays))
+        catalog = catalog_with_image_of(lock, path, replace(settings, catalog=overlays), drafts=False)
         catalog = with_inspected_image(catalog, settings.base_image)
         moved = {name: getattr(target, name) for name in (*changed, "date")}
         request = replace(lock.request, target=replace(lock.request.target, **moved))
@@ -68,12 +67,12 @@ def judge_lock(judged: Judgement, lock: Resolution, path: Path, context: Context
     moved = named if target.site == own.site else Target.__struct_fields__
     changed = [name for name in moved if getattr(target, name) != getattr(own, name)]
     holding = holding_of_lock(lock, path, ((target, context.settings),) * 2, changed)
-    judge = Judge()
-    judged.core, risks = judge.broken_before(holding), judge.risks(holding)
+    judged.core = Judge().broken_before(holding)
     if judged.core:
         text = f"The versions exclude one another: {'; '.join(item.text for item in judged.core)}."
         judged.findings.append(Finding("does-not-resolve", "error", text))
-    judged.findings += [Finding("driver-risk", "warning", f"{item.text} ({item.source}).") for item in risks]
+    else:
+        judged.findings += driver_findings(lock.version_of("rocm"), holding.after)
     versions = {pick.name: pick.version for pick in lock.picks}
     judged.findings += known_bad_findings(versions, holding.after)
     published = [pick for pick in lock.distributions if pick.origin == "published"]
@@ -85,17 +84,8 @@ def judge_lock(judged: Judgement, lock: Resolution, path: Path, context: Context
         fix = "Resolve again when all indexes can be reached."
         judged.findings.append(Finding("not-judged", "warning", text, fix))
     for pick in lock.distributions:
-        verdict, evidence = _verdict(pick, is_possible=not judged.core)
+        verdict, evidence = of_pick(pick, lock)
+        if judged.core:
+            verdict, evidence = "not-judged", "it was not resolved"
         item = JudgedItem(name=pick.name, version=pick.pinned, verdict=verdict, evidence=evidence)
         judged.distributions.append(item)
-
-
-def _verdict(pick: Distribution, *, is_possible: bool) -> tuple[Verdict, str]:
-    if not is_possible:
-        return "not-judged", "it was not resolved"
-    if pick.content:
-        return pick.content.state, pick.content.evidence
-    evidence = f"{pick.weakest.text} ({pick.weakest.source})" if pick.facts else "the lock has it"
-    if pick.support == "inferred":
-        return "not-judged", evidence
-    return "own-risk" if pick.verdict == "at-own-risk" else "fits", evidence

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from builders.findings import Finding
+from builders.installed.checks import driver_findings
 from matrix.api import package_indexes, resolve_settings
 from matrix.input.request import make_request
 from matrix.judging.distributions import judge_items, of_commit, of_origin, rocm_of
 from matrix.judging.packages import Indexes, built_here, is_nightly, torch_index
 from matrix.judging.repair import Change, Nearest, changed_versions, replaced
 from matrix.judging.target import TORCH_FAMILY, Verdict, expect_request
-from matrix.judging.verdict import JudgedItem, Judgement
+from matrix.judging.verdict import JudgedItem, Judgement, of_pick
 from matrix.reading.items import CONDA, Item
 from matrix.reading.pip_line import counts_on_linux
 from matrix.reading.requirements import is_index_of_torch
+from resolver.consequences import Side
 from resolver.errors import MatrixError, NoVersionError
 from resolver.model import Conflict, Resolution
 from resolver.requirements import parse_requirement
@@ -105,7 +107,17 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         return None
     judged.requirements = [item.text for item in answer.request.requirements]
     judged.findings += _implied_torch(answer, reading)
+    if not any(one.id == "driver-risk" for one in judged.findings):
+        judged.findings += _of_driver(answer, catalog)
     return answer
+
+
+def _of_driver(answer: Resolution, catalog: Catalog) -> Iterator[Finding]:
+    """Yield what the driver says of a ROCm that it is not known to support."""
+    rocm, driver = answer.pick("rocm"), answer.pick("kernel-driver")
+    if rocm is not None and (driver is None or rocm.verdict == "at-own-risk"):
+        found = driver_findings(rocm.version, Side(catalog, answer.request))
+        yield from (one for one in found if one.severity != "info")
 
 
 def _implied_torch(answer: Resolution, reading: Reading) -> Iterator[Finding]:
@@ -267,6 +279,11 @@ def judge_list(
     own = Judgement(thing=judged.thing, kind="", against=judged.against)
     answer = predict(own, reading, context)
     read = {item.name: item.evidence for item in own.distributions if item.verdict == "fits"}
+    # What a build may change of its requirements is done; a source that compiles nothing has no GPU code.
+    picks = answer.distributions if answer else ()
+    if not own.changes and not any(one.id.startswith("driver-") for one in judged.findings):
+        judged.findings += [one for one in own.findings if one.id.startswith("driver-")]
+    read |= {pick.name: "its source compiles nothing" for pick in picks if pick.is_pure_source}
     judged.distributions = list(judge_items(reading, expected, read))
     if any(item.verdict == "does-not-fit" for item in judged.distributions) or context.args.repair:
         judged.changes, judged.core, judged.requirements = own.changes, own.core, own.requirements
@@ -331,9 +348,9 @@ def _verdicts(
 ) -> Iterator[JudgedItem]:
     changed = {change.before: change for change in changes}
     versions = {item.name: item.version for item in reading.items if item.version}
-    picks = {pick.name: pick for pick in answer.picks} if isinstance(answer, Resolution) else {}
+    known = answer if isinstance(answer, Resolution) else None
     for item in reading.items:
-        change, pick = changed.get(str(item)), picks.get(item.name)
+        change, pick = changed.get(str(item)), known and known.pick(item.name)
         verdict, evidence = of_origin(item, versions, expected) or ("not-judged", "it was not resolved")
         if item.url:
             pass
@@ -341,11 +358,10 @@ def _verdicts(
             verdict, evidence = stated[item.name]
         elif change:
             verdict, evidence = "does-not-fit", change.reason
-        elif pick is not None and item.installer != "conda":
-            verdict = "own-risk" if pick.verdict == "at-own-risk" else "fits"
-            evidence = f"{pick.pinned} resolves with the others"
-            if pick.content and pick.content.state != "fits":
-                verdict, evidence = pick.content.state, pick.content.evidence
+        elif known and pick and item.installer != "conda":
+            verdict, evidence = of_pick(pick, known)
+            if verdict == "fits":
+                evidence = f"{pick.pinned} resolves with the others"
         yield JudgedItem.of(item, verdict, evidence)
 
 

@@ -81,6 +81,7 @@ def replaced(
     changes: list[Change] = []
     for item in wanted:
         row = replacement(catalog, item.name, conda=item.installer == "conda")
+        row = None if "+rocm" in item.version else row
         if item.name in drop:
             changes.append(Change(str(item), "", "you left it out"))
         elif row is not None:

@@ -14,7 +14,7 @@ from matrix.judging.machine import ImageDocument
 from matrix.judging.repair import Change
 from matrix.judging.target import Verdict
 from matrix.reading.items import Item, Unread
-from resolver.model import CoreItem
+from resolver.model import CoreItem, Distribution, Resolution
 from resolver.texts import html_table
 
 VERDICTS: tuple[Verdict, ...] = ("does-not-fit", "not-judged", "own-risk", "fits")
@@ -50,6 +50,27 @@ class JudgedItem(msgspec.Struct, frozen=True, kw_only=True):
             line=item.line,
             file=item.file,
         )
+
+
+def of_pick(pick: Distribution, answer: Resolution) -> tuple[Verdict, str]:
+    """Return the verdict of its content, its risk and its facts about a pick, in this order.
+
+    Inferred bounds that it keeps say nothing against it. Beyond them, with the facts of another release, or
+    with requirements that only its build knows, it is not judged.
+    """
+    content, evidence = pick.content, "the lock has it"
+    if content and content.state != "fits":
+        return content.state, content.evidence
+    if pick.facts:
+        evidence = f"{pick.weakest.text} ({pick.weakest.source})"
+    if pick.verdict == "at-own-risk":
+        return "not-judged" if pick.support == "inferred" else "own-risk", f"at your own risk: {evidence}"
+    if content:
+        return "fits", content.evidence
+    is_unasked = pick.source is not None and pick.name in answer.incomplete
+    if is_unasked or (pick.facts and pick.facts[0].status == "inferred"):
+        return "not-judged", f"it is inferred that {evidence}"
+    return "fits", evidence
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):

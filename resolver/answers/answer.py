@@ -145,17 +145,19 @@ class Answer(Part):
             if is_about:
                 yield row
 
-    def beyond_inferred(self) -> Iterator[Notice]:
-        """Yield a warning for each inferred bound that the result does not keep."""
+    @cached_property
+    def beyond_inferred(self) -> dict[str, list[Fact]]:
+        """The inferred bounds that the result does not keep, by the name of the distribution they are of."""
         picks = {pick.name: pick for pick in self.picks}
+        found: dict[str, list[Fact]] = {}
         for name in (*self.solution, *picks):
             for row in self._stated_rows(name, picks):
                 version = self.version_of(row.on)
                 if beyond_bounds(row) and not any(satisfies(version, text) for text in row.versions):
-                    own = f"{name} {self.version_of(name)}"
-                    text = f"{own} is at your own risk: it requires {row.on} {join_words(row.versions)}"
-                    text += ", and whether others work was not judged."
-                    yield Notice("at-own-risk", name, text)
+                    text = f"{name} {self.version_of(name)} requires {row.on} {join_words(row.versions)}"
+                    fact = Fact.of(row, f"{text}, and whether others work was not judged")
+                    found.setdefault(name, []).append(fact)
+        return found
 
     def _facts_of_pick(self, pick: Pick) -> Iterator[tuple[str, list[str]]]:
         """Yield what follows from the version and the content of a release of an index."""

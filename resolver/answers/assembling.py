@@ -38,7 +38,7 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
         for pick in resolution.picks
     ]
     required_by = _required_by(known, answer)
-    known = [_built(pick, answer) for pick in known]
+    known = [_with_risk(_built(pick, answer), answer) for pick in known]
     added = [
         Distribution(
             name=pick.name,
@@ -58,7 +58,7 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
         )
         for pick in sorted(answer.picks)
     ]
-    added = [_built(pick, answer) for pick in added]
+    added = [_with_risk(_built(pick, answer), answer) for pick in added]
     aliases = list(_aliases(resolution, (*known, *added), answer, required_by))
     picks = with_labels(resolution.request.target, [*known, *aliases, *added])
     edges = dict.fromkeys(resolution.edges)
@@ -102,6 +102,14 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
             *near_names(answer.catalog, _only_requested(answer, required_by), answer.world.asked.keys()),
         ),
     )
+
+
+def _with_risk(pick: Distribution, answer: Answer) -> Distribution:
+    """Return a pick with the inferred bounds that the result does not keep, if there are any."""
+    beyond = answer.beyond_inferred.get(pick.name)
+    if not beyond:
+        return pick
+    return replace(pick, support="inferred", verdict="at-own-risk", facts=(*pick.facts, *beyond))
 
 
 def _built(pick: Distribution, answer: Answer) -> Distribution:
@@ -337,7 +345,10 @@ def _warnings(answer: Answer) -> Iterator[Notice]:
         text = f"{what} To lock them, run `matrix resolve` with network access."
         yield Notice("metadata-unread", "", text, f"not locked: {join_words(names, most=2, joiner='and')}")
     yield from answer.lacking()
-    yield from answer.beyond_inferred()
+    for name, facts in answer.beyond_inferred.items():
+        why = "; ".join(fact.text for fact in facts)
+        text = f"{name} {answer.version_of(name)} is at your own risk: {why}."
+        yield Notice("at-own-risk", name, text)
     for name, extras in answer.extras_for_rocm().items():
         listed = join_words([f"{name}[{extra}]" for extra in extras], most=6)
         yield Notice(

@@ -134,7 +134,7 @@ def _warnings(
     candidates = {pick.name: problem.variables[pick.name].candidate(solution[pick.name]) for pick in picks}
     if request.target.backend == "rocm" and "kernel-driver" not in solution:
         yield Notice(
-            "driver-unknown", "kernel-driver", _unknown_driver(catalog, request, versions.get("rocm", ""))
+            "driver-unknown", "kernel-driver", unknown_driver(catalog, request, versions.get("rocm", ""))
         )
     seen = catalog.site[request.target.site].seen
     if seen and request.target.date - seen > _OLD_SITE:
@@ -168,7 +168,7 @@ def _warnings(
         yield from _image_warnings(image, problem, solution)
 
 
-def _unknown_driver(catalog: Catalog, request: Request, rocm: str) -> str:
+def unknown_driver(catalog: Catalog, request: Request, rocm: str) -> str:
     """Return what is known about an unknown driver: at most which ones the site's modules of ROCm leave."""
     target = request.target
     rows = (

@@ -79,11 +79,6 @@ class Judge:
             return (question,)
         return () if question.state else why_refused(question, question).core
 
-    def risks(self, holding: Holding) -> tuple[CoreItem, ...]:
-        """Return the facts that put a holding at the user's own risk after the change."""
-        question = self._questions(holding)[1]
-        return question.risks if isinstance(question, Question) else ()
-
     def _questions(self, holding: Holding) -> list[Question | CoreItem]:
         sessions = [self._session(side, holding) for side in (holding.before, holding.after)]
         pins = holding.pins

@@ -360,7 +360,14 @@ def test_inferred_bound_of_a_project_of_an_index_never_refuses(
     assert minor(answer.version_of("torch")) == line
     risks = [warning for warning in answer.warnings if warning.id == "at-own-risk"]
     assert len(risks) == warned
-    assert all("requires torch ==2.13.*, and whether others work was not judged" in one for one in risks)
+    text = "requires torch ==2.13.*, and whether others work was not judged"
+    assert all(text in one for one in risks)
+    pick = answer.pick("torch-cluster-rocm")
+    assert pick is not None
+    assert (pick.verdict, pick.support) == (
+        ("at-own-risk", "inferred") if warned else ("supported", "observed")
+    )
+    assert (text in pick.weakest.text) == bool(warned)
 
 
 def test_documented_bound_refuses(ext: Catalog) -> None:
