@@ -22,7 +22,7 @@ from matrix.judging.verdict import JudgedItem, Judgement, of_pick
 from matrix.reading.items import CONDA, Item
 from matrix.reading.pip_line import counts_on_linux
 from matrix.reading.requirements import is_index_of_torch
-from resolver.consequences import Side
+from resolver.consequences.questions import Side
 from resolver.errors import MatrixError, NoVersionError
 from resolver.model import Conflict, Resolution
 from resolver.requirements import parse_requirement
