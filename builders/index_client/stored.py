@@ -196,7 +196,7 @@ def conditions(known: Page | Reference | None) -> dict[str, str]:
 def age(path: Path) -> float | None:
     """Return the seconds since a file was written; None if it does not exist."""
     try:
-        # With a clock that was set back, a file from the future must not count as new.
+        # After a clock was set back, a file from the future must not count as fresh until that time.
         return abs(time.time() - path.stat().st_mtime)
     except OSError:
         return None

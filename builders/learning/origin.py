@@ -132,16 +132,13 @@ def learn_origin(origin: Origin, catalog: Catalog, today: date) -> LearnedFacts:
     title = f"{facts.name} {facts.version}"
     remarks = [f"{title}: cannot determine {gap}." for gap in gaps_of(facts)]
     pin = release and (release.sdist or release.git)
-    if release and pin and type(pin) is type(origin.pin) and not _is_same_source(pin, origin.pin):
-        remarks.append(f"{title}: {release.location} names a different file or commit than {origin.title}.")
+    if release and pin and type(pin) is type(origin.pin):
+        stated, read = (one.sha256 if isinstance(one, Sdist) else one.commit for one in (pin, origin.pin))
+        if stated != read:
+            text = f"{release.location} names a different file or commit than {origin.title}."
+            remarks.append(f"{title}: {text}")
     remarks += [text for recipe in recipes for text in _differences(facts, recipe)]
     return LearnedFacts(kept, remarks, origin.size, origin.size)
-
-
-def _is_same_source(pin: Sdist | Git, other: Sdist | Git) -> bool:
-    if isinstance(pin, Sdist) and isinstance(other, Sdist):
-        return pin.sha256 == other.sha256
-    return isinstance(pin, Git) and isinstance(other, Git) and pin.commit == other.commit
 
 
 def _differences(facts: SourceFacts, recipe: schema.Recipe) -> Iterator[str]:

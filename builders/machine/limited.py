@@ -41,7 +41,7 @@ def limited(read: Callable[[], _Result], what: str, seconds: int) -> _Result:
     os.close(writer)
     try:
         with open(reader, "rb") as answers:  # noqa: PTH123  a descriptor
-            # Before it is waited for: a child whose answer fills the pipe ends only when somebody reads it.
+            # Before it is waited for: a child whose answer fills the pipe ends only when the answer is read.
             answer = answers.read()
     except BaseException:
         os.kill(child, signal.SIGKILL)

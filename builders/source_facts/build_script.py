@@ -223,16 +223,13 @@ class _Reader(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         function = _last_name(node.func)
         called = ast.unparse(node.func)
-        if function in _DOWNLOADS or called in _DOWNLOADS or (function in _CALLS and _downloads(node)):
-            self._add_download(node)
+        downloads = {function, called} & _DOWNLOADS or (function in _CALLS and _downloads(node))
+        if downloads and not (self._conditional or self._caught):
+            self.script.downloads.append(self._where(node))
         before, self._in_setup = self._in_setup, self._in_setup or function == "setup"
         self._add_call(node, function)
         self.generic_visit(node)
         self._in_setup = before
-
-    def _add_download(self, node: ast.Call) -> None:
-        if not (self._conditional or self._caught):
-            self.script.downloads.append(self._where(node))
 
     def _add_call(self, node: ast.Call, function: str) -> None:
         if function == "setup":
