@@ -24,6 +24,7 @@ from matrix.command_line.options import (
     add_command,
     add_global_options,
     expand_gfx_flags,
+    help_formatter,
 )
 from matrix.input.settings import use_cache
 from matrix.show.console import Console, OutputError, ReaderGoneError
@@ -195,7 +196,7 @@ def make_parser(called: str = "") -> argparse.ArgumentParser:
         prog="matrix",
         description="Resolve, build, check and publish PyTorch extension wheels for AMD ROCm.",
         epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=help_formatter(),
         allow_abbrev=False,
     )
     parser.add_argument("-V", "--version", action="version", version=f"matrix {__version__}")

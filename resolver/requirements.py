@@ -15,13 +15,12 @@ from resolver.model import Requirement
 from resolver.versions import is_version, join_words, parse_specifier, shorten, sort_key
 
 _NAME = r"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)"
-_CLAUSE = r"(?:==|!=|<=|>=|<|>|~=)\s*[A-Za-z0-9.*+_-]+\s*"
+_CLAUSE = r"(?:[=!~]=|[<>]=?)\s*[A-Za-z0-9.*+_-]+\s*"
 _LEADING_NAME = re.compile(_NAME)
 _EXACT = re.compile(rf"{_NAME}\s*==\s*(?P<version>[^\s;,()*=]+)\s*")
 _EXTRAS = r"\s*(?:\[\s*(?P<extras>[A-Za-z0-9._-]+(?:\s*,\s*[A-Za-z0-9._-]+)*)\s*\])?"
-_SPECIFIER = rf"{_CLAUSE}(?:,\s*{_CLAUSE})*"
 _PLAIN = re.compile(
-    rf"{_NAME}{_EXTRAS}\s*(?:(?P<specifier>{_SPECIFIER})|\((?P<bracketed>\s*{_SPECIFIER})\)\s*)?"
+    rf"{_NAME}{_EXTRAS}\s*(?:(?P<bracket>\()?(?P<specifier>\s*{_CLAUSE}(?:,\s*{_CLAUSE})*)(?(bracket)\)\s*))?"
 )
 _SLIP = rf"{_NAME}\s*(?P<operator>=[<>]?|:|\s)\s*v?(?P<version>\d[A-Za-z0-9.*+]*)\s*"
 """A requirement with a wrong operator, such as ``torch=2.9`` (conda), ``torch 2.9`` or ``torch=>2.9``."""
@@ -35,7 +34,7 @@ _CORRECTIONS = {
 }.items()
 """What people write that pip does not read, as patterns with their replacements."""
 SDIST_ENDINGS = (".tar.gz", ".zip", ".tgz", ".tar.bz2", ".tar.xz")
-_EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
+_EXTRA = r"""extra\s*==\s*["']([^"']+)["']"""
 _SEPARATORS = re.compile(r"[-_.]+")
 _ROCM_PACKAGE = re.compile(
     r"(?P<release>rocm|rocm-sdk(?:-.+)?|rocm-profiler)|rocm-bootstrap|rocm-kpack|amd-[a-z]+-device(?:-.+)?"
@@ -174,9 +173,8 @@ def parse_requirement(text: str) -> Requirement:
     """
     plain = _PLAIN.fullmatch(text)
     if plain:
-        versions = plain["specifier"] or plain["bracketed"]
         try:
-            specifier = parse_specifier(versions) if versions else None
+            specifier = parse_specifier(plain["specifier"]) if plain["specifier"] else None
         except UsageError:
             pass  # reported below, with the whole requirement
         else:
@@ -211,7 +209,7 @@ def companions(name: str, requires: Iterable[str]) -> dict[str, tuple[str, str]]
     """
     found: dict[str, tuple[str, str]] = {}
     for head, marker in map(split_marker, requires):
-        required, extra = required_name(head), _EXTRA.search(marker)
+        required, extra = required_name(head), re.search(_EXTRA, marker)
         if extra and (required in LIBRARIES_OF or required.startswith(f"{name}-")):
             found.setdefault(required, (normalize_name(extra[1]), head))
     return found

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _LONGEST = 1000  # characters of a specifier; anything longer is a mistake or an attack
-_BARE_VERSION = re.compile(r"v?\d+(\.\d+)*(\.\*|[a-z].*)?(\+.*)?", re.IGNORECASE)
+_BARE_VERSION = re.compile(r"[vV]?\d+(\.\d+)*(\.\*|[A-Za-z].*)?(\+.*)?")
 
 VersionKey = tuple[Any, ...]
 """A version as an ordered tuple: epoch, release without trailing zeros, and `_BEFORE`, `_AT` or `_AFTER`."""
@@ -44,9 +44,9 @@ LAST: VersionKey = (1 << 62,)
 _PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)*")
 _LONG = 1000  # characters; Python does not convert numbers with more than 4300 digits
 _CLAUSE = re.compile(
-    r"(?P<operator>==|!=|<=|>=|<|>|~=)\s*(?P<public>[0-9](?:[a-z0-9.!_-]*[a-z0-9])?)"
-    r"(?P<series>\.\*)?(?P<local>\+[a-z0-9]+(?:[._-][a-z0-9]+)*)?",
-    re.IGNORECASE | re.ASCII,
+    r"(?P<operator>[=!~]=|[<>]=?)\s*(?P<public>[0-9](?:[A-Za-z0-9.!_-]*[A-Za-z0-9])?)"
+    r"(?P<series>\.\*)?(?P<local>\+[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*)?",
+    re.ASCII,
 )
 
 
@@ -423,7 +423,7 @@ class BuiltFor(NamedTuple):
     gfx: tuple[str, ...]
 
 
-_LABEL = re.compile(
+_LABEL = (
     r"(?:(?P<is_rocm>rocm)(?P<rocm>[\d.]*)|cpu)\.(?:torch(?P<torch>[^+]+?)|notorch)(?P<gfx>(?:\.gfx[^.]+)*)"
 )
 
@@ -442,7 +442,7 @@ def built_for(version: str) -> BuiltFor | None:
     >>> built_for("2.9.1+rocm6.4") is None
     True
     """
-    match = _LABEL.fullmatch(Version(version).local or "") if "+" in version else None
+    match = re.fullmatch(_LABEL, Version(version).local or "") if "+" in version else None
     if match is None:
         return None
     backend = "rocm" if match["is_rocm"] else "cpu"
@@ -460,11 +460,12 @@ def names_torch(version: str) -> bool:
     return re.search(r"(?:^|\.)torch\d", Version(version).local or "") is not None
 
 
-COMMIT = re.compile(r"(git)?[0-9a-f]{7,40}")
+COMMIT = r"(git)?[0-9a-f]{7,40}"
 """Matches a local label that is a commit, such as ``git38164a0``, or may be one."""
 
 
 def is_same_commit(label: str, commit: str) -> bool:
     """Return whether a local label is a commit, shortened or not."""
     stated = label.removeprefix("git")
-    return COMMIT.fullmatch(label) is not None and (stated.startswith(commit) or commit.startswith(stated))
+    is_start = stated.startswith(commit) or commit.startswith(stated)
+    return is_start and re.fullmatch(COMMIT, label) is not None

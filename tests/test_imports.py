@@ -26,12 +26,14 @@ HEAVY = {
 }  # fmt: skip
 DEFERRED = {
     "builders.audit.runtime_libraries", "builders.audit.wheel_audit", "builders.building.rebuild",
-    "builders.building.task", "builders.gpu.content", "builders.index_client.metadata",
-    "builders.scheduling.local",
+    "builders.building.task", "builders.gpu.content", "builders.index_client.html_page",
+    "builders.index_client.metadata", "builders.scheduling.local",
 }  # fmt: skip
 """Modules with many imports that `index list`, and `build-wheels` without anything to build, do not use.
 
 The metadata of a wheel are read by `packaging.metadata`, with five modules of the standard library's email.
+Pages in HTML, which few indexes still have, are read with eight regular expressions, which take two million
+instructions to compile. Pages in the cache do not need them.
 """
 START_UP = """
 import sys

@@ -1,14 +1,11 @@
 """Pages of package indexes, as servers send them.
 
 A page is JSON (PEP 691, PEP 700) or HTML (PEP 503), with the keys or attributes of PEP 592 (yanked), PEP 658
-and PEP 714 (metadata files), PEP 792 (project status) and ``requires-python``. HTML is read in time that
-grows with the size of the page: `html.parser` takes 17 seconds for 40 kB of unfinished tags (Python 3.11),
-and fails for some declarations.
+and PEP 714 (metadata files), PEP 792 (project status) and ``requires-python``.
 """
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -22,7 +19,7 @@ from resolver.requirements import SDIST_ENDINGS, is_name_of, normalize_name, ver
 from resolver.versions import version_or_none
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
 
 T = TypeVar("T")
@@ -33,80 +30,6 @@ _ENDINGS = (".whl", *SDIST_ENDINGS)
 _HEXADECIMAL = "0123456789abcdef"
 _WEB = ("https://", "http://")
 _OTHER_SYSTEMS = ("win", "macosx", "ios", "android")
-
-_NAME = re.compile(r"[a-zA-Z][^\s/>]*")
-_HTML_ATTRIBUTE = re.compile(r"[\s/]*([^\s/>=]+)(?:\s*(=)\s*)?")
-_UNQUOTED = re.compile(r"[^\s>]*")
-_TEXT_ONLY = {
-    name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style", "textarea", "title")
-}
-"""Elements that contain no tags, and where they end."""
-_MOST_DIGITS = re.compile(r"&#\d{8,};?")
-
-
-def read_html(text: str) -> tuple[str, dict[str, str], list[dict[str, str]]]:
-    """Return the URL of the first ``<base>``, the ``<meta>`` elements, and the attributes of each link.
-
-    In a malformed page, what cannot be a tag is text, and an unfinished tag ends the page.
-    """
-    base = ""
-    meta: dict[str, str] = {}
-    links = []
-    for name, attributes in _tags(text):
-        if name == "a" and "href" in attributes:
-            links.append(attributes)
-        elif name == "base" and not base:
-            base = attributes.get("href", "")
-        elif name == "meta" and "name" in attributes:
-            meta.setdefault(attributes["name"].lower(), attributes.get("content", ""))
-    return base, meta, links
-
-
-def unescape(text: str) -> str:
-    """Replace character references; those with too many digits for a character are left as they are."""
-    if "&" not in text or _MOST_DIGITS.search(text):
-        return text
-    import html  # most pages are JSON
-
-    return html.unescape(text)
-
-
-def _tags(text: str) -> Iterator[tuple[str, dict[str, str]]]:
-    at = text.find("<")
-    while at >= 0:
-        if text.startswith("<!--", at):
-            end = text.find("-->", at + 4) + 2
-        elif text.startswith(("<!", "<?", "</"), at):
-            end = text.find(">", at)
-        elif name := _NAME.match(text, at + 1):
-            end, attributes = _attributes(text, name.end())
-            tag = name[0].lower()
-            if end > at:
-                yield tag, attributes
-            if end > at and tag in _TEXT_ONLY:
-                closing = _TEXT_ONLY[tag].search(text, end)
-                end = closing.start() - 1 if closing else -1
-        else:
-            end = at
-        if end < at:
-            return
-        at = text.find("<", end + 1)
-
-
-def _attributes(text: str, at: int) -> tuple[int, dict[str, str]]:
-    """Return the position of the end of a tag, or -1 if it has none, and the attributes of the tag."""
-    attributes: dict[str, str] = {}
-    while match := _HTML_ATTRIBUTE.match(text, at):
-        at, value = match.end(), ""
-        if match[2] and (quote := text[at : at + 1]) in {'"', "'"}:
-            end = text.find(quote, at + 1)
-            if end < 0:
-                return -1, {}
-            value, at = text[at + 1 : end], end + 1
-        elif match[2] and (unquoted := _UNQUOTED.match(text, at)):
-            value, at = unquoted[0], unquoted.end()
-        attributes.setdefault(match[1].lower(), unescape(value))
-    return text.find(">", at), attributes
 
 
 class PageError(ValueError):
@@ -158,10 +81,6 @@ class _ProjectList(msgspec.Struct):
     projects: list[_Listed]
 
 
-_projects_decoder = msgspec.json.Decoder(_ProjectList)
-_json_decoder = msgspec.json.Decoder(_JsonPage[_JsonFile])
-_raw_decoder = msgspec.json.Decoder(_JsonPage[msgspec.Raw])
-_file_decoder = msgspec.json.Decoder(_JsonFile)
 _encoder = msgspec.json.Encoder()
 _files_decoder = msgspec.json.Decoder(list[_JsonFile])
 
@@ -198,9 +117,11 @@ def projects(content: bytes, content_type: str) -> list[str]:
     """Return the projects on the first page of an index; raise `PageError` if it is none."""
     if _is_json(content_type):
         try:
-            return [row.name for row in _projects_decoder.decode(content).projects]
+            return [row.name for row in msgspec.json.decode(content, type=_ProjectList).projects]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise PageError(str(error)) from None
+    from builders.index_client.html_page import read_html
+
     _, _, links = read_html(content.decode("utf-8", "replace"))
     names = (_last_segment(unquote(link["href"]).rstrip("/")) for link in links)
     return [name for name in names if name.strip(".")]
@@ -303,13 +224,13 @@ def _read_json(content: bytes) -> _JsonPage[_JsonFile]:
     """Decode a page; if some of its files are described otherwise than PEP 691 requires, without those."""
     try:
         try:
-            return _json_decoder.decode(content)
+            return msgspec.json.decode(content, type=_JsonPage[_JsonFile])
         except msgspec.DecodeError:
-            page = _raw_decoder.decode(content)
+            page = msgspec.json.decode(content, type=_JsonPage[msgspec.Raw])
             files = []
             for row in page.files:
                 with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    files.append(_file_decoder.decode(row))
+                    files.append(msgspec.json.decode(row, type=_JsonFile))
             if not files:
                 raise
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -325,6 +246,8 @@ def _last_segment(location: str) -> str:
 
 
 def _read_html(text: str, url: str) -> _JsonPage[_JsonFile]:
+    from builders.index_client.html_page import read_html
+
     base, meta, links = read_html(text)
     resolve = _resolver(_resolver(url)(base))
     rows = []

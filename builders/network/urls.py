@@ -24,8 +24,8 @@ OFFLINE_HINT = (
     "Run `matrix farm fetch` on a machine with network access, or this command once without --offline."
 )
 NETWORK_HINT = "Check the network. On a compute node, run `matrix farm fetch` on a login node first."
-_LOGIN = re.compile(r"//[^/]*@")
-_URL = re.compile(r"(https?|ssh|git|file)://[^\s-]\S*")
+_LOGIN = r"//[^/]*@"
+_URL = r"(https?|ssh|git|file)://[^\s-]\S*"
 
 _PASSED_ON = (
     "index-url", "extra-index-url", "no-index", "find-links", "trusted-host", "proxy", "cert", "client-cert",
@@ -184,7 +184,7 @@ def check_mirrors(mirrors: Mapping[str, str], *, where: str) -> None:
     """Check that both sides of every mirror are URLs, and that both or neither end with a slash."""
     for prefix, replacement in mirrors.items():
         for url in (prefix, replacement):
-            if not _URL.fullmatch(url):
+            if not re.fullmatch(_URL, url):
                 msg = f"{where}, [mirrors]: {without_password(url)!r} is not a valid URL."
                 raise UsageError(msg, hint="Write https://HOST/PATH/, ssh://HOST/PATH/ or file:///PATH/.")
         if prefix.endswith("/") != replacement.endswith("/"):
@@ -202,7 +202,7 @@ def without_password(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:  # a malformed host
-        return _LOGIN.sub("//", url)
+        return re.sub(_LOGIN, "//", url)
     if parts.hostname and "@" in parts.netloc:
         return url.replace(parts.netloc, parts.netloc.rpartition("@")[2])
     return url

@@ -6,6 +6,7 @@ import argparse
 import datetime
 import os
 import re
+import sys
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE, NO_COMPILER_CACHE
 from matrix.input.settings import EVERYTHING, in_project
+from matrix.show.render import columns_of
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name, required_name
 from resolver.versions import shorten
@@ -297,9 +299,15 @@ def help_texts(summary: str, example: str) -> dict[str, Any]:
         "help": summary,
         "description": f"{summary[:1].upper()}{summary[1:]}.",
         "epilog": f"example: {example}\n{EXIT_CODES}",
-        "formatter_class": argparse.RawDescriptionHelpFormatter,
+        "formatter_class": help_formatter(),
         "allow_abbrev": False,
     }
+
+
+def help_formatter() -> Any:  # noqa: ANN401  a class, for argparse
+    """Return the formatter of a parser. Without a width, argparse imports `shutil` with all compressions."""
+    width = (columns_of(sys.stdout) or 80) - 2
+    return partial(argparse.RawDescriptionHelpFormatter, width=width)
 
 
 def output_path(text: str) -> Path:

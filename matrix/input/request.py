@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Backend
     from resolver.model import ImageUse
 
-_OP = re.compile(r"[A-Za-z0-9_]+")
+_OP = r"[A-Za-z0-9_]+"
 
 
 def make_request(settings: Settings, catalog: Catalog, today: datetime.date, inputs: Inputs) -> Request:
@@ -168,7 +168,7 @@ def request_ops(texts: Sequence[str]) -> tuple[str, ...]:
     for text in texts:
         name, _, listed = text.partition(":")
         chosen = [op.strip() for op in listed.split(",")]
-        if not (name.strip() and all(map(_OP.fullmatch, chosen))):
+        if not (name.strip() and all(re.fullmatch(_OP, op) for op in chosen)):
             msg = f"{shorten(text)!r} names no ops."
             raise UsageError(msg, hint="Write NAME:OP,OP, such as deepspeed:fused_adam,cpu_adam.")
         name = normalize_name(name.strip())

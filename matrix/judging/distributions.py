@@ -110,7 +110,7 @@ def _is_same(installed: str, picked: str) -> bool:
     wanted = version_or_none(number)
     if have is None or wanted is None or have.public != wanted.public:
         return False
-    if commit and have.local and COMMIT.fullmatch(have.local):
+    if commit and have.local and re.fullmatch(COMMIT, have.local):
         return is_same_commit(have.local, commit.rstrip(")"))
     return wanted.local is None or have.local == wanted.local
 
@@ -176,7 +176,7 @@ def _of_other_torch(
 ) -> tuple[Verdict, str] | None:
     """Judge a torchvision or torchaudio that was published with another minor release of torch."""
     torch, (public, _, label) = versions.get("torch", ""), item.version.partition("+")
-    if item.name not in TORCH_FAMILY or not is_version(torch) or COMMIT.fullmatch(label):
+    if item.name not in TORCH_FAMILY or not is_version(torch) or re.fullmatch(COMMIT, label):
         return None
     torches = [row.version.partition("+")[0] for row in expected.published(item.name, public)]
     if not torches or minor(torch) in map(minor, torches):
@@ -246,7 +246,7 @@ def of_commit(item: Item, versions: Mapping[str, str], expected: ExpectedTarget)
     """Judge a build whose label is a commit: if the catalog has it, by the torch that it is built for."""
     label, torch = item.version.partition("+")[2], versions.get("torch", "").partition("+")[0]
     commits = [release.variant for release in expected.catalog.releases_of(item.name) if release.variant]
-    if not (COMMIT.fullmatch(label) and any(is_same_commit(label, commit) for commit in commits)):
+    if not (re.fullmatch(COMMIT, label) and any(is_same_commit(label, commit) for commit in commits)):
         return "not-judged", _unknown(label)
     verdict, evidence = _of_facts(item, torch, expected, label)
     return verdict, f"its label {label} is a commit; {evidence}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from builders.installed.reading import Installed
     from matrix.reading.pip_line import PipLine
 
-_PYTHON = re.compile(r"={0,3}(\d{1,9}(?:\.\d{1,9})*)(?:\.\*)?")
+_PYTHON = r"={0,3}(\d{1,9}(?:\.\d{1,9})*)(?:\.\*)?"
 Installer = Literal["pip", "conda", "image", "unknown"]
 CONDA = "conda environment"
 """The kind of conda's environment files."""
@@ -155,7 +155,7 @@ class Reading(msgspec.Struct, kw_only=True):
         """Add an item; a Python of one version is what the file pins."""
         if item.name == "python":
             item = replace(item, installer="unknown")
-            if pin := _PYTHON.fullmatch(item.version or item.specifier):
+            if pin := re.fullmatch(_PYTHON, item.version or item.specifier):
                 self.python = pin[1]
                 return
         self.items.append(item)

@@ -25,7 +25,7 @@ _LONGEST_SHOWN = 200
 
 
 VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
-_OF_TORCH = re.compile(r"//[\w.-]*pytorch\.org/")
+_OF_TORCH = r"//[\w.-]*pytorch\.org/"
 _MOST_NESTED = 50
 _MOST_LINES = 100_000
 OPTIONS = {".txt": "-r", ".in": "-r", ".yml": "--env", ".yaml": "--env", ".toml": "--project"}
@@ -249,7 +249,7 @@ def followed(
 
 def is_index_of_torch(url: str) -> bool:
     """Return whether an index is PyTorch's, which the catalog binds to torch."""
-    return _OF_TORCH.search(url) is not None
+    return re.search(_OF_TORCH, url) is not None
 
 
 def recognises(_: str, __: str) -> bool:

@@ -41,7 +41,7 @@ _WHOLE = re.compile(
 """Matches commands to copy, and numbers with their units, which are not wrapped."""
 _SPACE = "\ue000"
 """Stands for a space at which a line must not be broken."""
-_START = re.compile(r" *(?:[-*] |\d+\. |note: |source: )?")
+_START = r" *(?:[-*] |\d+\. |note: |source: )?"
 STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
 _SIZE_STEP = 1024
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -75,7 +75,7 @@ class Screen(NamedTuple):
     def _wrapped_line(self, line: str, width: int, hanging: int) -> str:
         from rich.text import Text
 
-        start = _START.match(line)
+        start = re.match(_START, line)
         indent = len(start[0]) if start else 0
         parts = _divided(Text.from_ansi(line[indent:]), width - indent - hanging)
         lines = [self._rendered(part) for part in parts]
@@ -180,7 +180,7 @@ PLAIN = Screen()
 
 def screen_of(stream: TextIO | None, color: Color = "auto") -> Screen:
     """Return the capabilities of a stream, which is None if it was closed before the start."""
-    return Screen(_columns(stream), _has_colour(stream, color))
+    return Screen(columns_of(stream), _has_colour(stream, color))
 
 
 def uses_ascii(stream: TextIO | None, text: str) -> bool:
@@ -207,7 +207,8 @@ def encoding_of(stream: TextIO | None) -> str:
     return getattr(stream, "encoding", None) or "utf-8"
 
 
-def _columns(stream: TextIO | None) -> int | None:
+def columns_of(stream: TextIO | None) -> int | None:
+    """Return the width of a terminal, or what COLUMNS says; None if a stream is no terminal."""
     text = os.environ.get("COLUMNS", "")
     if text.isdecimal() and int(text):
         return max(_MIN_WIDTH, int(text))

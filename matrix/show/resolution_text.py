@@ -221,8 +221,8 @@ _TELLING = (
     " is ",
 )
 """Parts of facts about a component itself, the most decisive first."""
-_ADVICE = re.compile(r" advises | is recorded to have | needs a network plugin")
-_DETAILS = re.compile(r", with | \(\d+ in all\)")
+_ADVICE = r" advises | is recorded to have | needs a network plugin"
+_DETAILS = r", with | \(\d+ in all\)"
 
 
 def reason_of(pick: Distribution, resolution: Resolution) -> str:
@@ -238,7 +238,7 @@ def weighed_reason(pick: Distribution, resolution: Resolution) -> tuple[str, boo
     window = resolution.driver_window
     if pick.name == "kernel-driver" and window and pick.origin == "site":
         return f"in use at {resolution.target.site} since {window.since}", True
-    advice = next((fact.text for fact in pick.facts if _ADVICE.search(fact.text)), "")
+    advice = next((fact.text for fact in pick.facts if re.search(_ADVICE, fact.text)), "")
     if advice:
         return advice, True
     if pick.name != "base-image" and pick.kind == "platform" and pick.origin in _ORIGINS:
@@ -257,7 +257,7 @@ def weighed_reason(pick: Distribution, resolution: Resolution) -> tuple[str, boo
     for part in _TELLING:
         for text in own:
             if part in text:
-                clause = _DETAILS.split(text[text.index(part) + 1 :].removeprefix("is "))[0]
+                clause = re.split(_DETAILS, text[text.index(part) + 1 :].removeprefix("is "))[0]
                 torch = resolution.version_of("torch") if part == " requires torch " else ""
                 return f"for torch {torch} ({clause})" if torch else clause, part != _PUBLISHED
     return next(iter([*users, *(fact.text for fact in pick.facts)]), ""), is_used or not users
@@ -320,7 +320,7 @@ def ranked_facts(pick: Distribution, resolution: Resolution, screen: Screen) -> 
     def rank(fact: Fact) -> int:
         if " contains " in fact.text:  # the image does
             return -3
-        if _ADVICE.search(fact.text) or f" requires {pick.name}" in fact.text:
+        if re.search(_ADVICE, fact.text) or f" requires {pick.name}" in fact.text:
             return -1 if " requires " in fact.text else -2
         return next((place for place, part in enumerate(_TELLING) if part in fact.text), len(_TELLING))
 

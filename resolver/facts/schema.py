@@ -44,7 +44,15 @@ def displayed(path: str) -> str:
     return path.removeprefix(os.getcwd() + os.sep)
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab", gc=False):
+class Row(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename="kebab",
+    omit_defaults=True,
+    gc=False,
+):
     """The keys of every row."""
 
     status: Status

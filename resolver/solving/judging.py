@@ -44,7 +44,7 @@ _MOST_UNFIT = 10
 """A project is not considered any more after this many releases that do not fit."""
 _MOST_UNKNOWN = 3
 """Number of releases that cannot be judged before it is enough that nothing is known of a release."""
-_FOR_GPU = re.compile(r"-(?:amdgpu|rocm|hip)(?![a-z])")
+_FOR_GPU = r"-(?:amdgpu|rocm|hip)(?![a-z])"
 """Part of the name of a build for AMD GPUs, such as openmm-hip-6."""
 _REQUESTED, _OTHERS = EARLY_PYTHON + 0.5, layer("python")[0] - 0.5
 
@@ -149,7 +149,7 @@ class ContentJudge:
             return None
         if one.judgement and one.judgement.on_cpu and one.content:
             for choices, _ in self._projects.chosen():
-                if choices.name.startswith(f"{one.name}-") and _FOR_GPU.search(choices.name):
+                if choices.name.startswith(f"{one.name}-") and re.search(_FOR_GPU, choices.name):
                     return Judgement("fits", f"{choices.name} has its code for GPUs")
         return one.judgement
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 STRICT, LENIENT = 0b010, 0b100
 """The values of a selector: an exclusion applies, or not."""
 
-_PATCH = re.compile(r"\d+\.\d+\.\d+")
+_PATCH = r"\d+\.\d+\.\d+"
 
 
 class World:
@@ -246,4 +246,4 @@ def _patch_release(request: Request) -> str:
         for clause in requirement.specifier
     )
     versions = (one.version.removesuffix(".*") for one in clauses if one.operator == "==")
-    return next((version for version in versions if _PATCH.fullmatch(version)), "")
+    return next((version for version in versions if re.fullmatch(_PATCH, version)), "")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from builders.index_client import IndexClient, metadata, pages
-from builders.index_client.pages import read_html, unescape
+from builders.index_client.html_page import read_html, unescape
 from builders.network.transport import Transport
 from matrix.cli import main
 from resolver.environment import Environment
