@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from packaging.version import InvalidVersion, Version
@@ -412,7 +412,7 @@ def labelled(version: str, label: str) -> str:
     return f"{Version(version).public}+{label}"
 
 
-class BuiltFor(NamedTuple):
+class BuiltFor(msgspec.Struct, frozen=True):
     """The versions and GPU architectures in the label of a wheel."""
 
     backend: str

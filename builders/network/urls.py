@@ -11,8 +11,10 @@ import os
 import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin, urlsplit
+
+import msgspec
 
 from resolver.errors import UsageError
 
@@ -50,7 +52,7 @@ class TooLargeReplyError(RequestError):
     """A reply is larger than allowed."""
 
 
-class PackageSources(NamedTuple):
+class PackageSources(msgspec.Struct, frozen=True):
     """URLs of package indexes, the default one first, and of directories and pages with links."""
 
     indexes: tuple[str, ...]

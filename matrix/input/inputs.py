@@ -80,7 +80,7 @@ class Inputs(msgspec.Struct, kw_only=True):
 
         sources = package_sources(self.index_url or "", self.extra_index_urls)
         links = tuple(dict.fromkeys([*self.find_links, *sources.find_links]))
-        return PackageSources((), links) if self.no_index else sources._replace(find_links=links)
+        return PackageSources((), links) if self.no_index else replace(sources, find_links=links)
 
     def own_indexes(self) -> tuple[str, ...]:
         """Return the indexes other than PyPI in order of preference, without logins."""

@@ -11,7 +11,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+import msgspec
 
 from resolver.texts import printable
 
@@ -47,7 +49,7 @@ _SIZE_STEP = 1024
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-class Screen(NamedTuple):
+class Screen(msgspec.Struct, frozen=True):
     """The capabilities of an output stream."""
 
     width: int | None = None

@@ -13,7 +13,7 @@ import pytest
 from builders.containers.runtime import Bind
 from builders.environments.python import is_reachable, local_bind, pip_settings
 from builders.network import urls
-from builders.network.urls import package_sources
+from builders.network.urls import PackageSources, package_sources
 from resolver.errors import UsageError
 
 
@@ -146,10 +146,10 @@ def test_local_directory_is_reachable() -> None:
 
 def test_package_sources_are_those_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sources = package_sources()
-    assert sources == ((pypi_simple.PYPI_SIMPLE_ENDPOINT,), (), ())
+    assert sources == PackageSources((pypi_simple.PYPI_SIMPLE_ENDPOINT,), (), ())
     write(tmp_path / "named.conf", "[global]\nindex-url = http://one/simple\nextra-index-url = http://two\n")
     monkeypatch.setenv("PIP_FIND_LINKS", f"{tmp_path} http://host/links.html")
-    assert package_sources() == (
+    assert package_sources() == PackageSources(
         ("http://one/simple", "http://two"),
         (tmp_path.as_uri(), "http://host/links.html"),
         (),
