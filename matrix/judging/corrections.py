@@ -41,8 +41,11 @@ def _as_lines(reading: Reading, catalog: Catalog) -> Iterator[Item]:
     What pip builds with what the commands before have installed or set is not among them.
     """
     built = built_here(reading, catalog)
-    urls = dict.fromkeys([*reading.index_urls, *(url for item in reading.items for url in item.indexes)])
-    yield from (Item(line=1, text=f"--extra-index-url {url}") for url in urls)
+    places = dict.fromkeys(reading.index_urls, 1)
+    for item in reading.items:
+        for url in item.indexes:
+            places.setdefault(url, item.line or 1)
+    yield from (Item(line=line, text=f"--extra-index-url {url}") for url, line in places.items())
     yield from (Item(line=1, text=f"--find-links {url}") for url in reading.find_links)
     for item in reading.items:
         if item.name and item not in built:

@@ -15,7 +15,7 @@ from builders.installed.checks import driver_findings
 from matrix.api import package_indexes, resolve_settings
 from matrix.input.request import make_request
 from matrix.judging.distributions import judge_items, of_commit, of_origin, rocm_of
-from matrix.judging.packages import Indexes, built_here, is_nightly, torch_index
+from matrix.judging.packages import OF_COMMANDS, Indexes, built_here, is_nightly, torch_index
 from matrix.judging.repair import Change, Nearest, changed_versions, replaced
 from matrix.judging.target import TORCH_FAMILY, Verdict, expect_request
 from matrix.judging.verdict import JudgedItem, Judgement, of_pick
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     Ask = Callable[[Sequence[Item]], tuple[Resolution | Conflict, list[Change], Mapping[str, NoVersionError]]]
 
 _PARTS = 3
+_ALONE = "pip installs it without what it requires (--no-deps)"
+_REPLACED = "Each command resolves on its own, and pip may replace what another one has installed."
 _UNLABELLED = "PyPI's build, which is for CUDA"
 
 
@@ -57,7 +59,7 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         item
         for item in reading.items
         if not item.url and item.name and item.name not in drop and item.installer != "image"
-        if item not in built
+        if item not in built and not (item.alone and item.name not in TORCH_FAMILY)
     ]
     if reading.python:
         items.insert(0, Item(name="python", version=reading.python))
@@ -96,14 +98,16 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     )
     stated |= dict(_without_release(unknown, reading, is_offline=context.settings.offline or is_unread))
     stated |= {item.name: ("not-judged", evidence) for item, evidence in built.items()}
+    stated |= {
+        item.name: ("not-judged", _ALONE) for item in reading.items if item.alone and item not in items
+    }
+    stated |= dict(_replaced_later(ask, kept, judged.changes, reading, catalog))
     if not reading.find_links and all(map(is_index_of_torch, reading.index_urls)):
         stated |= _known_commits(reading, stated, expected)
     judged.distributions += list(_verdicts(answer, reading, judged.changes, stated, expected))
     if isinstance(answer, Conflict):
         judged.core = answer.core
-        facts = "; ".join(item.text for item in answer.core)
-        text = f"The versions exclude one another: {facts}."
-        judged.findings.append(Finding("does-not-resolve", "error", text))
+        judged.findings.append(_exclusion(answer, ask, _commands(kept, reading)))
         return None
     judged.requirements = [item.text for item in answer.request.requirements]
     judged.findings += _implied_torch(answer, reading)
@@ -120,25 +124,77 @@ def _of_driver(answer: Resolution, catalog: Catalog) -> Iterator[Finding]:
         yield from (one for one in found if one.severity != "info")
 
 
+def _commands(kept: Sequence[Item], reading: Reading) -> list[list[Item]]:
+    """Return what each command of a script or recipe installs; nothing if there is only one command."""
+    lines = {item.line: [other for other in kept if other.line == item.line] for item in kept}
+    return [*lines.values()] if reading.kind.endswith(OF_COMMANDS) and len(lines) > 1 else []
+
+
+def _exclusion(conflict: Conflict, ask: Ask, commands: Sequence[Sequence[Item]]) -> Finding:
+    """Return that the versions exclude one another; those of several commands may replace one another."""
+    text = f"The versions exclude one another: {'; '.join(item.text for item in conflict.core)}."
+    if commands and not any(isinstance(ask(command)[0], Conflict) for command in commands):
+        return Finding("not-judged", "warning", f"{text} {_REPLACED}")
+    return Finding("does-not-resolve", "error", text)
+
+
+def _replaced_later(
+    ask: Ask, kept: Sequence[Item], changes: Sequence[Change], reading: Reading, catalog: Catalog
+) -> Iterator[tuple[str, tuple[Verdict, str]]]:
+    """Yield what resolves in its own command, but not together with the other commands.
+
+    It does not fit if it is torch of another command that it excludes: pip takes another one from PyPI.
+    """
+    changed = {change.before: change.reason.rstrip(".") for change in changes if not change.for_cuda}
+    commands = _commands(kept, reading) if changed else []
+    torch = [item for item in kept if item.name == "torch"]
+    moving = [
+        command
+        for command in commands
+        if torch and torch[0] not in command and not {item.name for item in command} & catalog.package.keys()
+        if not any(map(torch_index, command[0].indexes or reading.index_urls)) and ask([*torch, *command])[1]
+    ]
+    for command in commands:
+        names = {str(item): item for item in command if str(item) in changed}
+        for text in names.keys() - ({change.before for change in ask(command)[1]} if names else set()):
+            moves = (names[text] in torch and moving) or command in moving
+            verdict: Verdict = "does-not-fit" if moves else "not-judged"
+            after = f"pip replaces torch with {_UNLABELLED}" if moves else _REPLACED
+            yield names[text].name, (verdict, f"{changed[text]}. {after}".rstrip("."))
+
+
 def _implied_torch(answer: Resolution, reading: Reading) -> Iterator[Finding]:
-    """Report a torch that no line names: pip takes that of PyPI, unless an image or a module has one."""
-    named, pick = {item.name for item in reading.items}, answer.pick("torch")
-    if pick is None or pick.origin != "published" or "+rocm" not in pick.pinned:
+    """Report torch and its companions that no line names: pip takes those of PyPI.
+
+    An image or a module may have torch. torchvision requires exactly one torch, so pip takes it from the
+    index of the torch that the file names, if there is one; it need not do so with torchaudio.
+    """
+    named, indexes = {item.name for item in reading.items}, Indexes(reading)
+    if "pytorch" in named or any(item.installer == "image" for item in reading.items):
         return
-    if named & {*TORCH_FAMILY, "pytorch"} or any(item.installer == "image" for item in reading.items):
-        return
-    users = {edge.subject for edge in answer.edges if edge.object == "torch"}
-    users = users & named or users
-    verb = "need" if len(users) > 1 else "needs"
-    text = f"{join_words(sorted(users), joiner='and')} {verb} torch, and no line names it"
-    fix, indexes = f"Name torch=={pick.pinned}, and its index {pick.index}.", Indexes(reading)
-    if reading.kind == CONDA and not indexes.other:
-        text = f"{text}. It comes from {indexes.source_of('torch')}."
-        yield Finding("unpinned-torch", "error", text, fix)
-    else:
-        text = f"{text}. If no image or module has it, pip takes PyPI's, which is built for CUDA."
-        fix = f"{fix} Over an image that has it, `matrix build-layer` adds the rest."
-        yield Finding("not-judged", "warning", text, fix)
+    for pick in answer.distributions:
+        is_torch = pick.name == "torch"
+        if pick.name not in TORCH_FAMILY or pick.origin != "published" or "+rocm" not in pick.pinned:
+            continue
+        if pick.name in named or (named & {*TORCH_FAMILY} if is_torch else "torch" not in named):
+            continue
+        users = {edge.subject for edge in answer.edges if edge.object == pick.name}
+        users = users & named or users
+        asking = [item.indexes for item in reading.items if item.name in users] or [()]
+        if pick.name == "torchvision" and all(
+            any(map(torch_index, urls or reading.index_urls)) for urls in asking
+        ):
+            continue
+        verb = "need" if len(users) > 1 else "needs"
+        text = f"{join_words(sorted(users), joiner='and')} {verb} {pick.name}, and no line names it"
+        fix = f"Name {pick.name}=={pick.pinned}, and its index {pick.index}."
+        if (reading.kind == CONDA or not is_torch) and not indexes.other:
+            text = f"{text}. It comes from {indexes.source_of(pick.name)}."
+            yield Finding("unpinned-torch", "error", text, fix)
+        else:
+            text = f"{text}. If no image or module has it, pip takes PyPI's, which is built for CUDA."
+            fix = f"{fix} Over an image that has it, `matrix build-layer` adds the rest."
+            yield Finding("not-judged", "warning", text, fix)
 
 
 def _torch_of_index(

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Package, Torch
 
 _TORCH_INDEX = re.compile(r"download(?:-r2)?\.pytorch\.org/whl/(?:nightly/|test/)?(rocm[\d.]+|cpu|cu\d+)")
-_OF_COMMANDS = ("Dockerfile", "definition file", "script")
+OF_COMMANDS = ("Dockerfile", "definition file", "script")
 """Kinds of files whose commands run one after another."""
 _WITH_TORCH = re.compile(r"torch|vllm|sglang")
 """In the name of an image that has torch."""
@@ -82,6 +82,8 @@ class Indexes:
         """Maps each kind of PyTorch's index (``rocm6.4``) to the line that names it."""
         self.other = False
         """Whether there is any index other than PyPI and PyTorch's."""
+        self.public = False
+        """Whether the file names PyPI."""
         self.is_single = False
         """Whether pip uses only one index, or only directories."""
         self.replacing: Item | None = None
@@ -98,7 +100,9 @@ class Indexes:
             for url in line.values("--index-url", "--extra-index-url"):
                 if torch_index(url):
                     self.torch.setdefault(torch_index(url), entry)
-                elif str(urlsplit(public_index()).hostname) not in url:
+                elif str(urlsplit(public_index()).hostname) in url:
+                    self.public = True
+                else:
                     self.other = True
             self.other = self.other or bool(line.values("--find-links"))
             if line.values("--index-url") or line.has("--no-index"):
@@ -139,7 +143,7 @@ def _name(text: str) -> str:
 def check_indexes(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
     """Check the options that name indexes."""
     indexes = Indexes(reading)
-    pinned = any(entry.pip.pinned for entry in reading.pip_lines if entry.pip.name in TORCH_FAMILY)
+    pinned = any(_taken(entry, reading, expected) for entry in reading.pip_lines)
     for kind, entry in indexes.torch.items():
         if kind.startswith("cu") and expected.backend == "rocm":
             message = f"The wheels of this index are built for CUDA ({kind}) and do not run on AMD GPUs."
@@ -152,12 +156,12 @@ def check_indexes(reading: Reading, expected: ExpectedTarget) -> Iterator[Findin
     if replacing is not None and any(torch_index(url) for url in replacing.pip.values("--index-url")):
         names = [entry.pip.name for entry in reading.pip_lines if entry.pip.requirement]
         others = [name for name in names if name not in (*TORCH_FAMILY, *TRITON_NAMES)]
-        if others:
+        if others and not (indexes.public or indexes.other):
             message = (
                 f"--index-url replaces PyPI: pip looks for {others[0]} only on PyTorch's index, which has "
                 "few other packages."
             )
-            corrected = [replacing.text.replace("--index-url", "--extra-index-url")]
+            corrected = [re.sub(r"--index-url|--pypi-url|-i\b", "--extra-index-url", replacing.text)]
             yield finding("index-replaced", replacing, message, corrected=corrected)
     for entry in reading.pip_lines:
         if entry.pip.has("--pre"):
@@ -259,22 +263,62 @@ def _check_family(
     reading: Reading, entry: Item, expected: ExpectedTarget, indexes: Indexes
 ) -> Iterator[Finding]:
     line = entry.pip
-    if not line.pinned or not is_version(line.pinned):
+    taken = _taken(entry, reading, expected)
+    if not taken:
         if indexes.only_torch(entry):
             return  # its newest; `check_indexes` judges for what the index is
         message = f"Without an exact version, {line.name} comes from {indexes.source_of(line.name)}."
-        yield finding("unpinned-torch", entry, message, fix=RESOLVE)
+        rows = expected.fitting("torch", _release_of_torch(reading, expected))
+        builds = [released_with(row, line.name) for row in rows if torch_index(row.index) in indexes.torch]
+        corrected = [line.with_pin(build) for build in builds[:1] if build]
+        fix = "" if corrected else RESOLVE
+        yield finding("unpinned-torch", entry, message, corrected=corrected, fixable=bool(corrected), fix=fix)
     elif not line.local:
-        yield from _check_unlabelled(entry, expected, indexes)
-    elif line.name == "torch" and not (line.local.startswith("cu") and expected.backend == "rocm"):
-        yield from _check_labelled(reading, entry, expected, indexes)
+        yield from _check_unlabelled(entry, taken, expected, indexes)
+    else:
+        rows = expected.published(line.name, line.public)
+        found = [row.index for row in rows if released_with(row, line.name) == f"{line.public}+{line.local}"]
+        if found:
+            yield from _check_index_of_label(entry, indexes, *found)
+        if line.name == "torch" and not (line.local.startswith("cu") and expected.backend == "rocm"):
+            yield from _check_labelled(reading, entry, expected, indexes)
 
 
-def _check_unlabelled(entry: Item, expected: ExpectedTarget, indexes: Indexes) -> Iterator[Finding]:
+def _taken(entry: Item, reading: Reading, expected: ExpectedTarget) -> str:
+    """Return the release of torch, torchvision or torchaudio that pip takes; empty if that is not known.
+
+    An exact version, or the newest release of a range that excludes the newest of all. Every torchvision
+    requires exactly one torch, so it follows the torch of the file. torchaudio does not: since 2.11, it
+    requires no torch. Source: the metadata of their wheels on PyPI (torchvision 0.20.1, 0.25.0; torchaudio
+    2.10.0, 2.11.0).
+    """
+    line = entry.pip
+    if line.name not in TORCH_FAMILY or line.pinned:
+        return line.public if line.name in TORCH_FAMILY and is_version(line.pinned) else ""
+    rows = list(expected.catalog.torch.values())
+    if line.name == "torchvision":
+        torch = _release_of_torch(reading, expected)
+        rows = [row for row in rows if row.version.partition("+")[0] == torch]
+    releases = sorted({released_with(row, line.name).partition("+")[0] for row in rows} - {""}, key=sort_key)
+    allowed = str(line.requirement.specifier) if line.requirement else ""
+    inside = [release for release in releases if satisfies(release, allowed)]
+    if line.name != "torchvision" and inside[-1:] == releases[-1:]:
+        return ""  # there may be a newer one
+    return inside[-1] if inside else ""
+
+
+def _release_of_torch(reading: Reading, expected: ExpectedTarget) -> str:
+    torches = (_taken(entry, reading, expected) for entry in reading.pip_lines if entry.pip.name == "torch")
+    return next(torches, "")
+
+
+def _check_unlabelled(
+    entry: Item, release: str, expected: ExpectedTarget, indexes: Indexes
+) -> Iterator[Finding]:
     """Check a torch without its label: the indexes of the file decide which build pip installs."""
     line = entry.pip
-    fitting = expected.fitting(line.name, line.public)
-    published = expected.published(line.name, line.public)
+    fitting = expected.fitting(line.name, release)
+    published = expected.published(line.name, release)
     indexed = [row for row in published if torch_index(row.index) in indexes.torch]
     indexed = [row for row in fitting if row in indexed] or indexed
     candidates = indexed or fitting
@@ -302,6 +346,17 @@ def _check_unlabelled(entry: Item, expected: ExpectedTarget, indexes: Indexes) -
     yield finding(
         "cuda-torch", entry, message, corrected=corrected, fix="" if len(corrected) > 1 else RESOLVE
     )
+
+
+def _check_index_of_label(entry: Item, indexes: Indexes, *found: str) -> Iterator[Finding]:
+    """Report a labelled version that no index of the file can have; `found` are those that have it."""
+    if not entry.pip.local or indexes.any:
+        return
+    message = "PyPI has no labelled versions, and the file names no index that could have this version."
+    corrected = [f"--extra-index-url {index}" for index in found[:1]]
+    corrected = [*corrected, entry.text] if corrected else []
+    certain = bool(corrected) and MOUNTED_INDEX not in found
+    yield finding("label-without-index", entry, message, corrected=corrected, fixable=certain)
 
 
 def _check_labelled(
@@ -363,12 +418,7 @@ def check_extensions(reading: Reading, expected: ExpectedTarget) -> Iterator[Fin
             )
             corrected = [f"--only-binary {line.name}", line.text]
             yield finding("no-only-binary", entry, message, corrected=corrected, fixable=True)
-        if line.local and not indexes.any:
-            message = (
-                "PyPI has no labelled versions, and the file names no index that could have this version."
-            )
-            fix = f"Add the index: --extra-index-url {MOUNTED_INDEX}"
-            yield finding("label-without-index", entry, message, fix=fix)
+        yield from _check_index_of_label(entry, indexes, MOUNTED_INDEX)
 
 
 def check_names(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
@@ -537,13 +587,17 @@ def _check_extension(
         message = f"pip takes the highest version from any index. PyPI's {line.name} {reason}."
         yield finding("unpinned-extension", entry, message, fix=_PIN)
         return
-    message = "Of several builds of this version, pip takes the one whose label sorts last. "
-    message += "Without the index," if indexes.any else "The file names no index with such builds, so"
+    message = f"No index of the file has a build of {line.name} for {expected.against}, so"
+    if indexes.other:
+        message = (
+            "Of several builds of this version, pip takes the one whose label sorts last. Without the index,"
+        )
     if has_source:
-        message += f" pip builds PyPI's source archive{', without torch' if needs_torch else ''}."
+        message += " pip takes PyPI's wheel for CUDA, if there is one, or builds the source archive"
+        message += ", without torch." if needs_torch else "."
     else:
         message += f" pip takes what PyPI has, which the catalog does not list for {expected.against}."
-    yield finding("unlabelled-extension", entry, message, fix=_PIN)
+    yield finding("unlabelled-extension", entry, message, fix=_PIN if indexes.other else _BUILD)
 
 
 def _needs_torch(catalog: Catalog, name: str) -> bool:
@@ -562,7 +616,7 @@ def built_here(reading: Reading, catalog: Catalog) -> dict[Item, str]:
     found: dict[Item, str] = {}
     if reading.lines or reading.installed:
         return found
-    may_have_torch = reading.kind.endswith(_OF_COMMANDS)  # what runs them may have it
+    may_have_torch = reading.kind.endswith(OF_COMMANDS)  # what runs them may have it
     in_image = False
     for item in reading.items:
         image = catalog.image_at(item.url) if item.installer == "image" else None

@@ -41,6 +41,8 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     installer: Installer = "pip"
     isolated: bool = True
     """Whether pip may build it without what is installed (not with ``--no-build-isolation``)."""
+    alone: bool = False
+    """Whether pip installs it without what it requires (``--no-deps``)."""
     build: str = ""
     """conda's build string."""
     channel: str = ""

@@ -558,7 +558,8 @@ class Shell:
                 self._build(command, word.partition("[")[0], indexes, isolated=isolated)
             else:
                 item = pip_item(word, line=command.line, indexes=indexes)
-                self._add(command, word, item and replace(item, isolated=isolated))
+                alone = "--no-deps" in dict(options)
+                self._add(command, word, item and replace(item, isolated=isolated, alone=alone))
         if not named and not options:
             self._note(command, "it names no package", matters=False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import re
 import shutil
 import tarfile
 from pathlib import Path
@@ -176,6 +177,7 @@ def test_index_for_cuda_becomes_one_that_has_the_torch(site: str, torch: str) ->
     assert {line.removeprefix("torch==") for line in lines} <= of_index
 
 
+ROCM_6_2, ROCM_6_4 = ("https://download.pytorch.org/whl/rocm6.2", "https://download.pytorch.org/whl/rocm6.4")
 CONDA_FILE = "channels: [conda-forge]\ndependencies:\n  - python=3.12\n  - pip=26.*\n  - pip:\n"
 
 
@@ -185,20 +187,30 @@ CONDA_FILE = "channels: [conda-forge]\ndependencies:\n  - python=3.12\n  - pip=2
         ("a.yml", CONDA_FILE + "    - helper\n", 1, "unpinned-torch"),
         ("a.txt", "helper\n", 4, "not-judged"),  # an image or a module may have it
         ("a.txt", "outer\n", 4, "not-judged"),
-        ("a.txt", "torch==2.9.1+rocm6.4\nhelper\n", 0, ""),
+        ("a.txt", f"--extra-index-url {ROCM_6_4}\ntorch==2.9.1+rocm6.4\nhelper\n", 0, ""),
         ("a.txt", "numpy\n", 0, ""),
         ("Dockerfile", "FROM rocm/pytorch\nRUN pip install helper\n", 4, ""),
+        ("a.txt", f"--extra-index-url {ROCM_6_4}\ntorch==2.9.1+rocm6.4\nvision\n", 0, ""),
+        ("a.txt", f"--extra-index-url {ROCM_6_4}\ntorch==2.9.1+rocm6.4\naudio\n", 1, "unpinned-torch"),
+        (
+            "a.sh",
+            f"pip install torch==2.9.1 --index-url {ROCM_6_4}\npip install vision\n",
+            1,
+            "unpinned-torch",
+        ),
     ],
 )
 def test_torch_that_no_line_names_is_pypi_s(
     name: str, text: str, code: int, rule: str, capsys: Capture
 ) -> None:
-    """Seen with peft, e3nn and gpytorch: pip installs the torch of PyPI beside them."""
+    """Seen with peft, gpytorch, fastai and speechbrain: pip installs the torch of PyPI beside them."""
     Path("matrix.toml").write_text('[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n')
     packages: dict[str, list[tuple[str, list[str]]]] = {
         "numpy": [("1.26.4", [])],
         "helper": [("1.0", ["torch"])],
         "outer": [("1.0", ["helper"])],
+        "vision": [("1.0", ["torch", "torchvision"])],
+        "audio": [("1.0", ["torch", "torchaudio"])],
     }
     index = (tiny_index(Path("own").absolute(), packages) / "simple").as_uri()
     Path(name).write_text(text)
@@ -207,7 +219,40 @@ def test_torch_that_no_line_names_is_pypi_s(
     (thing,) = json.loads(capsys.readouterr().out)["things"]
     found = {row["id"]: row["message"] for row in thing["findings"] if row["severity"] != "info"}
     assert {*found} == {rule} - {""}
-    assert not rule or "helper needs torch, and no line names it" in found[rule]
+    assert not rule or re.search("(helper|vision|audio) needs torch.*, and no line names it", found[rule])
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "verdicts"),
+    [
+        ("pip install table==1.0\npip install reader==2.0", 4, {"reader": "not-judged", "table": "fits"}),
+        ("pip install table==1.0 reader==2.0", 1, {"reader": "does-not-fit", "table": "fits"}),
+        (
+            "pip install table==1.0\npip install --no-deps reader==2.0",
+            4,
+            {"reader": "not-judged", "table": "fits"},
+        ),
+        (f"pip install torch==2.5.1 -i {ROCM_6_2}\npip install newer==2.0", 1, {"torch": "does-not-fit"}),
+        (f"pip install torch==2.9.1 -i {ROCM_6_4}\npip install newer==2.0", 0, {"newer": "fits"}),
+    ],
+)
+def test_commands_install_one_after_another(
+    text: str, code: int, verdicts: Mapping[str, str], capsys: Capture
+) -> None:
+    """Seen in scripts with ``--no-deps``, or with pyarrow pinned before datasets: pip replaces it."""
+    Path("matrix.toml").write_text('[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n')
+    packages: dict[str, list[tuple[str, list[str]]]] = {
+        "table": [("1.0", []), ("2.0", [])],
+        "reader": [("1.0", []), ("2.0", ["table>=2"])],
+        "newer": [("1.0", ["torch"]), ("2.0", ["torch>=2.7"])],
+    }
+    index = (tiny_index(Path("own").absolute(), packages) / "simple").as_uri()
+    Path("install.sh").write_text(f"{text}\n")
+    options = ["--site", "lumi-g", "--date", "2026-11-20", "--index-url", index, "--format", "json"]
+    assert main(["check", "install.sh", *options]) == code
+    (thing,) = json.loads(capsys.readouterr().out)["things"]
+    found = {row["name"]: row["verdict"] for row in thing["distributions"]}
+    assert found.items() >= verdicts.items()
 
 
 @pytest.mark.parametrize(("requires", "verdict"), [("setuptools", "fits"), ("torch", "not-judged")])
