@@ -309,12 +309,7 @@ def _mapping(identity: Identity) -> tuple[str, ...]:
 
 
 def _script(where: SandboxLayout) -> str:
-    """Return the script that makes a new root, enters it and runs its arguments.
-
-    The shell keeps running as process 1, with privileges over the mounts. The program has no such
-    privileges, because it is in another user namespace. The kernel delivers only signals that process 1
-    handles (pid_namespaces(7)).
-    """
+    """Return the script that makes a new root, enters it and runs its arguments."""
     root = where.scratch / "root"
     root.mkdir(exist_ok=True)
     return "\n".join(
@@ -330,6 +325,9 @@ def _script(where: SandboxLayout) -> str:
             # hence -l.
             'cd "$new"; pivot_root . dev/old; umount -l /dev/old; rmdir /dev/old',
             f"cd {shlex.quote(str(where.cwd))}; PATH=$path",
+            # The shell keeps running as process 1, with privileges over the mounts, which the program in its
+            # own user namespace lacks. The kernel delivers only signals that process 1 handles
+            # (pid_namespaces(7)).
             END_ALL_ON_SIGNAL,
         ]
     )

@@ -28,9 +28,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 def directory(root: Path, path: Path, *, create: bool = False) -> Iterator[Path]:
     """Open a directory below an index, or create it, and yield a path that leads to it.
 
-    The path leads through a descriptor (``/proc/self/fd``), so it leads to the same directory even if another
-    user replaces the directory, or one above it, with a link. Raise `MatrixError` if one of them is a link or
-    a file; errors about files in it name their real paths.
+    Raise `MatrixError` if a part of the path is a link or a file. Errors name the real paths of files in it.
     """
     if create:
         make_directories(root)
@@ -42,6 +40,8 @@ def directory(root: Path, path: Path, *, create: bool = False) -> Iterator[Path]
             inner = _enter(opened, name, at, create=create)
             os.close(opened)
             opened = inner
+        # The descriptor leads to the same directory even if another user replaces this one, or one above it,
+        # with a link.
         through = f"/proc/self/fd/{opened}"
         try:
             yield Path(through)

@@ -362,10 +362,9 @@ class Index:
     def publish(self, wheel: Path, provenance: Mapping[str, Any], *, sha256: str = "") -> Path:
         """Copy a wheel into the index, list it on its pages, and return its path there.
 
-        The pages are written under temporary names before the wheel gets its name, so a full disk or a
-        missing permission prevents publishing. A crash leaves the index with or without the wheel, never with
-        a part of it. The next `refresh` lists a wheel whose publisher was killed. A wheel that is in the
-        index without a record gets its record: the provenance, with the hash and the size of the wheel.
+        A crash leaves the index with or without the wheel, never with a part of it. The next `refresh` lists
+        a wheel whose publisher was killed. A wheel that is in the index without a record gets its record: the
+        provenance, with the hash and the size of the wheel.
 
         Raise `NameTakenError` if the index has a wheel of that name with other content; `MatrixError` if the
         file is not a wheel, or does not have the hash that was checked, `sha256` (empty if it was not
@@ -392,6 +391,7 @@ class Index:
                 self._require_same(target, digest)
             with self._pages_of(project) as pages:
                 adding = self._changes(project, pages, entry)
+                # Before the wheel gets its name, so that a full disk or a missing permission prevents that.
                 prepared = [{} if is_there else prepare(*change) for change in adding]
                 record = records / record_name(wheel.name, digest)
                 # A record without its wheel may be old, so that a repair removes it at this moment.
@@ -554,10 +554,7 @@ def _record_text(provenance: Mapping[str, Any], entry: WheelEntry) -> bytes:
 
 
 def _has_content(path: Path, text: bytes) -> bool:
-    """Return whether a file has exactly this content; a missing file counts as empty.
-
-    It is read in chunks: with thousands of wheels, memory for a whole page costs more than reading it.
-    """
+    """Return whether a file has exactly this content; a missing file counts as empty."""
     try:
         file = open_regular(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -568,6 +565,7 @@ def _has_content(path: Path, text: bytes) -> bool:
         if os.fstat(file).st_size != len(text):
             return False
         at = 0
+        # In chunks: with thousands of wheels, memory for a whole page costs more than reading it.
         while chunk := source.read(_CHUNK):
             if not text.startswith(chunk, at):
                 return False

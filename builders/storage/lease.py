@@ -185,12 +185,7 @@ def _acquire(path: Path, holder: Holder, on_wait: Callable[[], None] | None) -> 
 
 
 def _take(path: Path, holder: Holder, expired: dict[int, _Lease]) -> tuple[Path, int] | None:
-    """Create the next lease; return None if another process was faster.
-
-    Another process may have released and acquired the lock since `expired` was read, with the numbers that
-    it used before. So both processes read the leases again after they created a lease, and at least one of
-    them finds the lease of the other.
-    """
+    """Create the next lease; return None if another process was faster."""
     number = max(expired, default=0) + 1
     lease = _lease_path(path, number)
     try:
@@ -199,6 +194,9 @@ def _take(path: Path, holder: Holder, expired: dict[int, _Lease]) -> tuple[Path,
         return None
     try:
         os.pwrite(file, msgspec.json.encode(holder), 0)
+        # Another process may have released and acquired the lock since `expired` was read, with the numbers
+        # that it used before. Both read the leases again after they created one, so at least one of them
+        # finds the lease of the other.
         others = _leases(path)
         others.pop(number, None)
         # A lease that was not there before, or that changed since, has a living holder: this one withdraws.
@@ -325,18 +323,16 @@ def _state_of(pid: int) -> tuple[str, str]:
 
 
 def link_exclusively(temporary: Path, target: Path) -> bool:
-    """Rename a finished file to its final name; return False if the name exists already.
-
-    A hard link fails if the name exists, even if another machine creates it at the same moment. On file
-    systems without hard links, a lock protects the time between the check for the name and the rename.
-    """
+    """Rename a finished file to its final name; return False if the name exists already."""
     try:
+        # This fails if the name exists, even if another machine creates it at the same moment.
         os.link(temporary, target)
     except FileExistsError:
         return False
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
+        # A rename would replace what another process puts there after the check for the name.
         with exclusive_lock(target.with_name(f"{TEMPORARY_PREFIX}{target.name}.lock")):
             if os.path.lexists(target):
                 return False

@@ -181,13 +181,10 @@ def confirm(
 
 
 def _reached(provider: _LockProvider) -> set[str]:
-    """Return everything that the request, or what it keeps, requires directly or indirectly.
-
-    resolvelib takes quadratic time in the number of requirements. So it resolves a few of them at a time,
-    beginning with the distributions that state them, and only those that may change what it has found: what
-    `packaging` finds met by a distribution that was reached before does not. As the lock has one candidate
-    for each name, this accepts the same locks as one resolution of everything.
-    """
+    """Return everything that the request, or what it keeps, requires directly or indirectly."""
+    # resolvelib takes quadratic time in the number of requirements. So it resolves a few of them at a time,
+    # beginning with the distributions that state them. As the lock has one candidate for each name, this
+    # accepts the same locks as one resolution of everything.
     reached = set(provider.kept)
     left = [_REQUEST, *provider.kept]
     stated: list[tuple[str, _Need]] = []
@@ -195,6 +192,7 @@ def _reached(provider: _LockProvider) -> set[str]:
         while left and len(stated) < _AT_A_TIME:
             key = left.pop()
             stated += [(key, need) for need in provider.needs_of(key)]
+        # What `packaging` finds met by a distribution that was reached before changes nothing.
         new = [(key, need) for key, need in stated if not (need.is_met and need.key in reached)]
         provider.dependencies = {}
         for key, need in new[:_AT_A_TIME]:

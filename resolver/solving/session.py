@@ -334,14 +334,9 @@ def minimal(items: Sequence[_Item], used: Callable[[Sequence[_Item]], list[_Item
     Items are left out one after another, and an item stays left out if the rest still conflicts. So items
     that are tried late tend to stay.
 
-    Two shortcuts save most of the searches and do not change the result. An item that the current proof does
-    not use can be left out without a search, because the proof is still valid. While no item has to stay,
-    each search leaves out twice as many items as the search before; if the rest then has a solution, half as
-    many. So the first item that has to stay is found by bisection, as in QuickXplain [1]_.
-
-    Of a large problem, after `_MOST_TRIED` items, only those of the last proof are tried on: they conflict,
-    too, but another order could have kept other items. `used` returns the items of a proof that items
-    conflict, None if they do not. If it raises `TooLargeError`, the items that were left out are kept.
+    `used` returns the items of a proof that items conflict, None if they do not. If it raises
+    `TooLargeError`, the items that were left out are kept. The first item that has to stay is found by
+    bisection, as in QuickXplain [1]_.
 
     .. [1] U. Junker, "QuickXplain: preferred explanations and relaxations for over-constrained problems",
        AAAI (2004).
@@ -356,8 +351,11 @@ def minimal(items: Sequence[_Item], used: Callable[[Sequence[_Item]], list[_Item
     needed: list[_Item] = []
     proof = proof_of(items)
     step, left = len(items), _MOST_TRIED
+    # An item that the proof does not use is left out without a search: the proof is valid without it.
     while positions := [position for position, item in enumerate(items) if id(item) in proof]:
         if left < 0 and len(positions) < len(items):
+            # Of a large problem, only the items of the last proof are tried on. They conflict, too, but
+            # another order could have kept others.
             items = [items[position] for position in positions]
             continue
         if left < -_MOST_TRIED_OF_PROOF:
@@ -367,6 +365,7 @@ def minimal(items: Sequence[_Item], used: Callable[[Sequence[_Item]], list[_Item
         rest = items[positions[tried - 1] + 1 :]
         smaller = proof_of([*needed, *rest])
         if smaller:
+            # While no item has to stay, each search leaves out twice as many as the one before.
             proof, items, step = smaller, rest, 2 * step
         elif tried > 1:
             step = tried // 2
