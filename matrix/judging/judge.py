@@ -40,13 +40,13 @@ from matrix.judging.packages import check_sources
 from matrix.judging.repair import replaced
 from matrix.judging.running import IMAGES, place_of, start
 from matrix.judging.target import CONSUMERS, expect_lock, expect_request
-from matrix.judging.verdict import JudgedItem, Judgement, Ran, conclude, is_open
+from matrix.judging.verdict import JudgedItem, Judgement, Ran, conclude, is_open, of_pick
 from matrix.reading.items import CONDA
 from matrix.reading.locks import is_lock
 from matrix.reading.pip_line import url_path
 from matrix.reading.recognise import read
 from matrix.reading.requirements import in_order, is_index_of_torch
-from resolver.compiling.problem_builder import check_target
+from resolver.compiling.problem_builder import check_target, window_of
 from resolver.consequences.questions import Side
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.indexes import judged
@@ -67,7 +67,6 @@ if TYPE_CHECKING:
     from resolver.facts.schema import Recipe
     from resolver.model import Resolution
 
-_TARGET_OPTIONS = ("site", "date", "backend", "driver", "base_image", "gfx", "rocm", "python")
 _OWN_OPTIONS = ("backend", "driver", "base_image")
 _URL = re.compile(r"(https?|file)://[^\s$]+")
 _NO_LOGS = {".yml", ".yaml", ".toml", ".lock", ".json", ".in", ".def", ".eb", ".cfg"}
@@ -169,27 +168,24 @@ def with_lock(thing: str, context: Context) -> tuple[Context, Resolution | None,
     if path is None:
         return context, None, []
     lock = read_lock(path)
-    if path == Path(thing):  # judged on its own request, with what the user named instead
-        target = lock.request.target
-        options = {"site": args.site or lock.request.site_file or lock.target.site}
-        if args.site in {None, target.site} and args.backend in {None, target.backend}:
-            options |= {name: getattr(args, name) or getattr(target, name) for name in _OWN_OPTIONS}
-            options["gfx"] = args.gfx or list(target.gfx)
-        return context.with_options(lock=path, **options), lock, []
-    target = lock.target
-    if not any(getattr(args, name, None) for name in _TARGET_OPTIONS):
+    # What its request names counts, unless the user names something else; the driver is that of the site.
+    target, is_own = lock.request.target, path == Path(thing)
+    is_same = args.site in {None, target.site} and args.backend in {None, target.backend}
+    options = {"site": args.site or lock.request.site_file or target.site}
+    if is_same:
+        options |= {name: getattr(args, name) or getattr(target, name) for name in _OWN_OPTIONS}
+        options["gfx"] = args.gfx or list(target.gfx)
+    if is_same and not is_own:
         # The lock has the versions of an image of the user's own. A file here is not opened:
         # inspecting it would start it.
-        name = target.base_image or ""
-        is_known = name in context.catalog.image and not is_local(Path(name))
-        image = name if target.gfx and is_known else None
-        options = {
-            "site": lock.request.site_file or target.site, "backend": target.backend, "driver": target.driver,
-            "gfx": list(target.gfx), "base_image": image,
-        }  # fmt: skip
+        image = lock.target.base_image or ""
+        is_known = bool(target.gfx) and image in context.catalog.image and not is_local(Path(image))
+        options["base_image"] = args.base_image or (image if is_known else None)
         if lock.request.catalogs and not args.catalog:
             options["catalog"] = list(lock.request.catalogs)
-        return context.with_options(lock=path, **options), lock, []
+    if is_same or is_own:
+        context = context.with_options(lock=path, **options)
+        return context, lock, [] if is_own else [*_of_other_driver(lock, context)]
     asked = context.with_options(requirements=["torch"]).request().target
     if (asked.site, asked.backend) == (target.site, target.backend):
         return context.with_options(lock=path), lock, []
@@ -201,6 +197,16 @@ def with_lock(thing: str, context: Context) -> tuple[Context, Resolution | None,
         return context, lock, [Finding("other-lock", "warning", f"{text}.")]
     text += ": it was not compared with the lock."
     return context.with_options(lock=None), None, [Finding("other-lock", "warning", text)]
+
+
+def _of_other_driver(lock: Resolution, context: Context) -> Iterator[Finding]:
+    """Say that the site had another driver when a lock was resolved."""
+    request = context.with_options(requirements=["torch"]).request()
+    window, target = window_of(context.catalog, request), request.target
+    if lock.driver_window and window and window.driver != lock.target.driver:
+        text = f"{context.args.lock} was resolved for kernel driver {lock.target.driver}"
+        text += f", and {target.site} on {target.date} has {window.driver}."
+        yield Finding("other-lock", "info", text)
 
 
 def _lock_beside(thing: str, *, is_started: bool) -> Path | None:
@@ -259,18 +265,19 @@ def _judge_reading(
             judged_.findings.append(Finding("not-judged", "warning", text, hint))
         return None
     if lock is not None and not context.args.repair and _is_of_lock(reading, lock):
-        as_in = f"as in {context.args.lock}"
-        judged_.distributions = [JudgedItem.of(item, "fits", as_in) for item in reading.items]
+        of_lock, names = replace(judged_, findings=[]), {item.name for item in reading.items}
+        judge_lock(of_lock, lock, Path(context.args.lock), context)
+        judged_.findings += [one for one in of_lock.findings if one.severity != "info"]
+        judged_.distributions = [item for item in of_lock.distributions if item.name in names]
         return None
     answer = predict(judged_, reading, context)
     if lock is not None:
-        pins = {pick.name: pick.pinned for pick in lock.distributions}
-        judged_.distributions = [
-            replace(item, verdict="fits", evidence=f"as in {context.args.lock}")
-            if item.verdict == "not-judged" and item.version and pins.get(item.name) == item.version
-            else item
-            for item in judged_.distributions
-        ]
+        picks = {(pick.name, pick.pinned): pick for pick in lock.distributions}
+        for number, item in enumerate(judged_.distributions):
+            pick = picks.get((item.name, item.version))
+            if pick is not None and item.verdict == "not-judged":
+                verdict, evidence = of_pick(pick, lock)
+                judged_.distributions[number] = replace(item, verdict=verdict, evidence=evidence)
     return answer
 
 

@@ -128,14 +128,16 @@ def test_fix_without_findings_writes_nothing() -> None:
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def test_file_for_cotainr_has_no_findings(capsys: Capture) -> None:
+def test_file_for_cotainr_is_judged_as_its_lock(capsys: Capture) -> None:
     assert main(["resolve", "torch", "apex", "--python", "3.12", "--date", "2026-03-01"]) == 0
     assert main(["env", "--for", "cotainr", "-o", "given.yml"]) == 0
     capsys.readouterr()
-    assert main(["check", "given.yml", "--lock", "matrix.lock"]) == 0
-    output = capsys.readouterr()
-    assert output.out.startswith("given.yml fits lumi-g on ")
-    assert output.out.count("\n") == 1
+    found = []
+    for thing in ("given.yml", "matrix.lock"):
+        assert main(["check", thing, "--lock", "matrix.lock", "--format", "json"]) == 4  # no index was asked
+        (judged,) = json.loads(capsys.readouterr().out)["things"]
+        found.append([row["message"] for row in judged["findings"] if row["severity"] != "info"])
+    assert found[0] == found[1]
 
 
 def test_fix_writes_versions_of_lock(capsys: Capture) -> None:
@@ -268,11 +270,13 @@ def test_lock_beside_file_is_used(capsys: Capture) -> None:
     assert main(["resolve", *requested]) == 0
     assert main(["env", "--for", "cotainr", "--lock", "work/matrix.lock", "-o", "work/env.yml"]) == 0
     capsys.readouterr()
-    assert main(["check", "work/env.yml"]) == 0
-    capsys.readouterr()
-    main(["check", "work/env.yml", "--format", "json"])
+    assert main(["check", "work/env.yml", "--format", "json"]) == 4  # no index was asked for the lock
     (thing,) = json.loads(capsys.readouterr().out)["things"]
-    assert {item["evidence"] for item in thing["distributions"]} == {"as in work/matrix.lock"}
+    assert {item["verdict"] for item in thing["distributions"]} == {"fits"}
+    drivers = "work/matrix.lock was resolved for kernel driver 6.0, and lumi-g on"
+    assert any(row["message"].startswith(drivers) for row in thing["findings"]), thing["findings"]
+    main(["check", "work/env.yml", "--driver", "6.0", "--format", "json"])
+    assert drivers not in capsys.readouterr().out
     main(["check", "work/env.yml", "--site", "frontier", "--format", "json"])
     (thing,) = json.loads(capsys.readouterr().out)["things"]
     assert "other-lock" in [finding["id"] for finding in thing["findings"]]
