@@ -62,6 +62,7 @@ from builders.audit.elf import SharedObject, read_ends
 from builders.audit.platform_tags import CUDA_LIBRARIES, ROCM_LIBRARIES, libraries_of_system
 from builders.gpu import FRAMEWORKS, SIGN
 from builders.wheels.wheel import DamagedError, WheelReader
+from resolver.environment import Environment
 from resolver.indexes import Content
 from resolver.requirements import companions, is_for_cuda
 from resolver.versions import join_words
@@ -107,12 +108,7 @@ _TORCH_RELEASE = re.compile(r"torch_?\d")
 _EXTENSION = re.compile(r"\.(?:cpython-|abi3|pypy)[^/]*so$")
 _COPIES = re.compile(r"(?:^|/)([^/]+)\.libs/(?!lib\1)[^/]+$")
 """Where auditwheel puts copies of libraries: those with the name of the wheel are its own."""
-_LINUX = {
-    "implementation_name": "cpython", "implementation_version": "3.12.0", "os_name": "posix",
-    "platform_machine": "x86_64", "platform_python_implementation": "CPython", "platform_release": "",
-    "platform_system": "Linux", "platform_version": "", "python_full_version": "3.12.0",
-    "python_version": "3.12", "sys_platform": "linux", "extra": "",
-}  # fmt: skip
+_ENVIRONMENT = Environment("3.12")
 """The environment for markers. The same for every machine and Python, so that the answer is."""
 
 _MINOR = 0.05
@@ -654,8 +650,7 @@ class _Judge(msgspec.Struct, dict=True):
         """Return the name of a required distribution for CUDA, if Linux needs it."""
         if not is_for_cuda(requirement.name):
             return ""
-        applies = requirement.marker is None or requirement.marker.evaluate(_LINUX)
-        return requirement.name if applies else ""
+        return requirement.name if _ENVIRONMENT.applies(str(requirement.marker or "")) else ""
 
     def _of_unknown_torch(self) -> str:
         """Return an object that is compiled against torch for unknown releases; empty if none is."""

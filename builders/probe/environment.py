@@ -12,9 +12,7 @@ from itertools import groupby
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion
+from packaging.requirements import Requirement
 
 from builders.audit.gpu_code import STRAY_FIX, stray_archives
 from builders.audit.promises import lacks_symbols, wanted_interfaces, wanted_name
@@ -22,6 +20,7 @@ from builders.findings import Finding
 from builders.gpu.content import read_complete
 from builders.probe.ask import EnvironmentReply, Gpu
 from builders.wheels.wheel import DamagedError
+from resolver.environment import Environment
 from resolver.facts.schema import SiteVariable
 from resolver.indexes import Judgement, judged
 from resolver.model import Resolution
@@ -36,13 +35,6 @@ if TYPE_CHECKING:
     from resolver.model import Distribution, Resolution
 
 
-_INVALID = (
-    InvalidRequirement,
-    InvalidVersion,
-    RecursionError,
-    UndefinedComparison,
-    UndefinedEnvironmentName,
-)
 INSTALLERS = {"pip", "setuptools", "wheel"}
 """Distributions that most environments have, whatever they are for."""
 _LIBRARIES = (
@@ -314,21 +306,15 @@ def _requirements(reply: EnvironmentReply, lock: Resolution | None, rebuild: str
 
 def _unmet(reply: EnvironmentReply) -> Iterator[tuple[str, str, str]]:
     """Yield who requires what, and the difference in the words of ``pip check``."""
-    number = re.match(r"\d+\.\d+", reply.python)
-    python = number[0] if number else "3.12"
-    environment = {
-        "implementation_name": "cpython", "os_name": "posix", "platform_machine": "x86_64",
-        "platform_python_implementation": "CPython", "platform_system": "Linux",
-        "python_full_version": f"{python}.0", "python_version": python, "sys_platform": "linux", "extra": "",
-    }  # fmt: skip
+    environment = Environment(reply.python or "3.12")
     for name, dist in reply.installed.items():
         subject = f"{dist.name} {dist.version}"
         for line in dict.fromkeys(dist.requires):
-            with suppress(*_INVALID):  # pip reports them when it installs
+            with suppress(ValueError, RecursionError):  # pip reports invalid ones when it installs
                 requirement = Requirement(line)
                 wanted = normalize_name(requirement.name)
                 have = reply.installed.get(wanted)
-                if requirement.marker is not None and not requirement.marker.evaluate(environment):
+                if not environment.applies(str(requirement.marker or "")):
                     continue
                 if have is None:
                     yield name, wanted, printable(f"{subject} requires {wanted}, which is not installed.")

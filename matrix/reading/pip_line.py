@@ -36,6 +36,7 @@ from pip_requirements_parser import (
 
 from builders.network.urls import without_password
 from builders.source_facts.reading import tree_metadata
+from resolver.environment import Environment
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name
 from resolver.requirements import parse_requirement as parse_stated
@@ -75,11 +76,7 @@ _EXTRAS = re.compile(r"(?P<location>.+)\[(?P<extras>[^\[\]]*)\]")
 _EGG = re.compile(r"egg=(?P<name>[\w.-]+)(?:\[(?P<extras>[^\]]*)\])?")
 _REMOTE = {"http", "https", "git+http", "git+https", "git+ssh", "git+git"}
 _WEB = ("http", "https")
-_LINUX = {
-    "sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "platform_machine": "x86_64",
-    "implementation_name": "cpython", "platform_python_implementation": "CPython",
-}  # fmt: skip
-_PYTHONS = [{"python_version": f"3.{n}", "python_full_version": f"3.{n}.9"} for n in range(6, 17)]
+_PYTHONS = [Environment(f"3.{minor}") for minor in range(6, 17)]
 
 
 def counts_on_linux(marker: str, **chosen: str) -> bool:
@@ -96,7 +93,10 @@ def counts_on_linux(marker: str, **chosen: str) -> bool:
         return True
     try:
         parsed = Marker(marker)
-        return any(parsed.evaluate({**_LINUX, **python, **chosen}) for python in _PYTHONS)
+        return any(
+            parsed.evaluate({**each.variables, "python_full_version": f"{each.python}.9", **chosen})
+            for each in _PYTHONS
+        )
     except (InvalidMarker, UndefinedEnvironmentName, UndefinedComparison, RecursionError):
         return True
 
