@@ -40,10 +40,7 @@ def check_architectures(contents: Contents, expected: Expected) -> Iterator[Find
             return
         if not contents.objects and recipe is None:
             text = f"The wheel contains nothing compiled, and so no GPU code for {', '.join(requested)}."
-            fix = (
-                "This is expected if kernels are compiled at run time (Triton). To compare with the recipe: "
-                "--package NAME"
-            )
+            fix = "This is expected if kernels are compiled at run time (Triton)."
             yield Finding("no-gpu-code", "warning", text, fix)
             return
         for_them = f" for {', '.join(requested)}" if requested else ""

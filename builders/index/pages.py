@@ -28,7 +28,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from builders.index.access import NOT_A_FILE
 from builders.index_client.pages import Hashes, PageMeta
 from builders.storage.files import open_regular
-from builders.wheels.wheel import LARGEST_METADATA, DamagedError, LimitedFile, WheelReader
+from builders.wheels.wheel import DamagedError, LimitedFile, WheelReader
 from resolver.errors import MatrixError
 
 PAGE = "index.html"
@@ -285,19 +285,6 @@ def _opened(wheel: Path, filename: str) -> Iterator[tuple[FileIO, bytes]]:
         raise MatrixError(f"{filename} is not a wheel: it is not a regular file.") from None
     try:
         with WheelReader(Path(filename), file) as reader:
-            yield file, _metadata_in(reader)
+            yield file, reader.text("METADATA")
     except DamagedError as error:
         raise MatrixError(f"{filename} is not a wheel with readable metadata: {error}.") from None
-
-
-def _metadata_in(reader: WheelReader) -> bytes:
-    member = reader.metadata_member("METADATA")
-    if member is None:
-        msg = "it has no METADATA file"
-        raise DamagedError(msg)
-    if member.file_size > LARGEST_METADATA:
-        raise DamagedError(f"its METADATA would have {member.file_size} bytes, more than {LARGEST_METADATA}")
-    try:
-        return reader.read(member)
-    except DamagedError as error:
-        raise DamagedError(f"its METADATA {error}") from None

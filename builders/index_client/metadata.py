@@ -160,11 +160,7 @@ def parse(text: bytes, filename: str, source: str) -> Metadata:
 def from_wheel(path: Path, file: BinaryIO | None = None) -> Metadata:
     """Read the metadata inside a wheel, whose content is `file` if it is not a local file."""
     with WheelReader(path, file) as wheel:
-        member = wheel.metadata_member("METADATA")
-        if member is None or member.file_size > LARGEST_METADATA:
-            msg = "its METADATA file is missing or too large"
-            raise DamagedError(msg)
-        return parse(wheel.read(member), path.name, "its wheel")
+        return parse(wheel.text("METADATA"), path.name, "its wheel")
 
 
 def from_sdist(filename: str, content: BinaryIO, listed: str = "") -> Metadata | None:
@@ -181,18 +177,17 @@ def from_sdist(filename: str, content: BinaryIO, listed: str = "") -> Metadata |
     def is_wanted(path: PurePosixPath) -> bool:
         return _is_relevant(path) or (bool(listed) and path.suffix == ".txt")
 
-    with _explain_damage():
-        for path, text in _members(filename, content, is_wanted):
-            if not _is_relevant(path):
-                files[PurePosixPath(*path.parts[1:])] = text
-            elif path.name == "PKG-INFO":
-                metadata = parse(text, filename, "its sdist")
-            elif requires is None and canonicalize_name(path.parent.stem) in names:
-                requires = text
-            if listed:  # what follows may be the listed file, or included by it
-                continue
-            if metadata and (not metadata.dynamic or metadata.requires or requires is not None):
-                break
+    for path, text in matching_files(filename, content, is_wanted):
+        if not _is_relevant(path):
+            files[PurePosixPath(*path.parts[1:])] = text
+        elif path.name == "PKG-INFO":
+            metadata = parse(text, filename, "its sdist")
+        elif requires is None and canonicalize_name(path.parent.stem) in names:
+            requires = text
+        if listed:  # what follows may be the listed file, or included by it
+            continue
+        if metadata and (not metadata.dynamic or metadata.requires or requires is not None):
+            break
     if metadata is not None and requires is not None and metadata.dynamic and not metadata.requires:
         found, extras = parse_requires_txt(requires.decode("utf-8", "replace"))
         extras = tuple(dict.fromkeys([*metadata.extras, *extras]))
@@ -229,8 +224,23 @@ def matching_files(
     largest: int = LARGEST_METADATA,
 ) -> Iterator[tuple[PurePosixPath, bytes]]:
     """Yield the wanted files of an archive that are not too large; raise `DamagedError` if it is none."""
-    with _explain_damage():
-        yield from _members(filename, content, is_wanted, largest)
+    try:
+        if filename.endswith(".zip"):
+            with zipfile.ZipFile(content) as files:
+                for info in files.infolist():
+                    path = PurePosixPath(info.filename)
+                    if is_wanted(path) and info.file_size <= largest:
+                        yield path, files.read(info)
+            return
+        with tarfile.open(fileobj=content, mode="r|*") as archive:
+            for member in archive:
+                path = PurePosixPath(member.name)
+                if is_wanted(path) and member.size <= largest:
+                    source = archive.extractfile(member)
+                    if source is not None:
+                        yield path, source.read()
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+        raise DamagedError(f"its archive cannot be read ({error})") from None
 
 
 def parse_requires_txt(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -261,36 +271,6 @@ def parse_requires_txt(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
                 raise DamagedError(msg) from None
             requires.append(str(requirement))
     return tuple(requires), tuple(extras)
-
-
-@contextmanager
-def _explain_damage() -> Iterator[None]:
-    try:
-        yield
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
-        raise DamagedError(f"its archive cannot be read ({error})") from None
-
-
-def _members(
-    filename: str,
-    content: BinaryIO,
-    is_wanted: Callable[[PurePosixPath], bool],
-    largest: int = LARGEST_METADATA,
-) -> Iterator[tuple[PurePosixPath, bytes]]:
-    if filename.endswith(".zip"):
-        with zipfile.ZipFile(content) as files:
-            for info in files.infolist():
-                path = PurePosixPath(info.filename)
-                if is_wanted(path) and info.file_size <= largest:
-                    yield path, files.read(info)
-        return
-    with tarfile.open(fileobj=content, mode="r|*") as archive:
-        for member in archive:
-            path = PurePosixPath(member.name)
-            if is_wanted(path) and member.size <= largest:
-                source = archive.extractfile(member)
-                if source is not None:
-                    yield path, source.read()
 
 
 def _is_relevant(path: PurePosixPath) -> bool:

@@ -59,7 +59,8 @@ def check_metadata(file: File, wheel: Path, downloads: Downloads) -> None:
 
     url = f"{file.url}.metadata"
     try:
-        own = _metadata_in(wheel)
+        with WheelReader(wheel) as reader:
+            own = reader.text("METADATA")
         if hashlib.sha256(own).hexdigest() == file.metadata_sha256:
             return
         served = _served(url, downloads)
@@ -77,15 +78,6 @@ def check_metadata(file: File, wheel: Path, downloads: Downloads) -> None:
     listed = "".join(f"\n  {difference}" for difference in differences)
     msg = f"{file.name} and {without_password(url)} differ, so the wheel is not used:{listed}"
     raise SourceError(msg, hint="Exclude this version, or report the problem to the owners of the index.")
-
-
-def _metadata_in(wheel: Path) -> bytes:
-    with WheelReader(wheel) as reader:
-        member = reader.metadata_member("METADATA")
-        if member is None or member.file_size > LARGEST_METADATA:
-            msg = "the METADATA file of the wheel is missing or too large"
-            raise DamagedError(msg)
-        return reader.read(member)
 
 
 def _served(url: str, downloads: Downloads) -> bytes | None:

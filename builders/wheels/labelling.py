@@ -247,11 +247,8 @@ class _Relabelling:
             return f"{self._stem}.data"
         return top
 
-    def _read(self, name: str) -> bytes:
-        return self._wheel.read(self._members[f"{self._wheel.dist_info}/{name}"])
-
     def _metadata(self) -> bytes:
-        text = self._read("METADATA")
+        text = self._wheel.text("METADATA")
         headers = _headers(text)
         own = Version(headers["version"][0])
         if own.public != self._version.public:
@@ -267,7 +264,7 @@ class _Relabelling:
     def _wheel_file(self) -> bytes:
         number = self._labels.build_number
         build = [] if number is None else [str(number)]
-        return edit_headers(self._read("WHEEL"), {"Build": build, "Tag": self._tags})
+        return edit_headers(self._wheel.text("WHEEL"), {"Build": build, "Tag": self._tags})
 
 
 def _headers(text: bytes) -> dict[str, list[str]]:

@@ -118,6 +118,16 @@ class WheelReader:
             return LARGEST_METADATA
         return (1 << 16) + sum(200 + 2 * len(info.filename.encode()) for info in self.members)
 
+    def text(self, name: str) -> bytes:
+        """Return METADATA, WHEEL or RECORD; raise `DamagedError` if it is missing, too large or damaged."""
+        member = self.metadata_member(name)
+        if member is None or member.file_size > self.largest(name):
+            raise DamagedError(f"its {name} file is missing or too large")
+        try:
+            return self.read(member)
+        except DamagedError as error:
+            raise DamagedError(f"its {name} {error}") from None
+
     def read(self, info: zipfile.ZipInfo) -> bytes:
         """Return the content of a small member."""
         return b"".join(self.chunks(info))

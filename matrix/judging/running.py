@@ -241,8 +241,7 @@ def _recorded_files(lock: Resolution, wheels: Mapping[str, Sequence[Path]]) -> d
 def _record_of(path: Path) -> dict[str, str]:
     """Return the hashes of a wheel's files that keep their path when they are installed."""
     with WheelReader(path) as wheel:
-        member = wheel.metadata_member("RECORD")
-        rows = record_rows(wheel.read(member)) if member else ()
+        rows = record_rows(wheel.text("RECORD"))
         return {row[0]: row[1] for row in rows if len(row) > 1 and row[1] and ".data/" not in row[0]}
 
 
