@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from builders.constants import NO_COMPILER_CACHE
-from builders.containers.runtime import Bind, View, output_in, run_in
+from builders.containers.runtime import Bind, View, isolation_in, output_in, run_in
 from builders.containers.sandbox import BUILD
 from builders.machine import host
 from builders.recipes import LAUNCHER, Program, launched
@@ -262,7 +262,7 @@ def seen_at(runtime: Runtime, work: Path, path: Path) -> Path:
     All isolated builds see it at the same path, because paths get into compiled files, and a compiler cache
     recognizes a file by the whole command.
     """
-    if runtime.isolation == "none" or not path.is_relative_to(work):
+    if isolation_in(runtime) == "none" or not path.is_relative_to(work):
         return path
     return BUILD / path.relative_to(work)
 

@@ -38,7 +38,7 @@ from builders.building.provenance import SBOM_NAME, RunMetadata, materials_of, s
 from builders.building.records import forget_attempt, log_path, record_start, record_stop
 from builders.building.watch import MemoryMeter, kernel_killed_since, kernel_kills
 from builders.constants import NO_COMPILER_CACHE
-from builders.containers.runtime import run_in
+from builders.containers.runtime import isolation_in, run_in
 from builders.environments.layers import make_environment, make_layers
 from builders.machine import cluster
 from builders.probe.wheel import MODULE_REMOVED
@@ -210,7 +210,7 @@ class _Build(msgspec.Struct, frozen=True):
         settings = self._with_compiler_cache(task, recipe) if task.recipe.compiles else recipe
         for note in recipe.notes:
             self.reporter.step(note)
-        if build_host.runtime.isolation == "none":
+        if isolation_in(build_host.runtime) == "none":
             self.reporter.step(
                 "this machine cannot isolate builds: a build can change your files and processes"
             )
@@ -249,7 +249,7 @@ class _Build(msgspec.Struct, frozen=True):
                 {"path": item.path, "needed": list(item.needed), "versions": dict(item.versions)}
                 for item in audit.objects
             ],
-            "isolation": build_host.runtime.isolation,
+            "isolation": isolation_in(build_host.runtime),
             "network": "off" if build_host.runtime.isolates_network else "not disabled",
         }
         materials = materials_of(task, source, layers)

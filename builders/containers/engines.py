@@ -72,12 +72,9 @@ def choose_runtime(kind: str | None, image: LocalImage | None) -> Runtime:
         msg = f"Building in a container ({kind}) requires a base image."
         raise UsageError(msg, hint="Name one with --base-image PATH.")
     form = form_of(image.path)
-    if kind == "podman":
+    only_podman = form in _PODMAN_FORMS and not _installed(_APPTAINERS) and _installed(("podman",))
+    if kind == "podman" or (kind is None and (form == "archive" or only_podman)):
         _require(form, _PODMAN_FORMS, image, "podman", "apptainer")
-        return PodmanRuntime(image, _program(("podman",)))
-    if kind is None and not _installed(_APPTAINERS) and form in _PODMAN_FORMS and _installed(("podman",)):
-        return PodmanRuntime(image, _program(("podman",)))
-    if kind is None and form == "archive":
         return PodmanRuntime(image, _program(("podman",)))
     _require(form, _APPTAINER_FORMS, image, "apptainer", "podman")
     return ApptainerRuntime(image, _program(_APPTAINERS))
@@ -132,11 +129,6 @@ class ApptainerRuntime(msgspec.Struct, frozen=True, dict=True):
     def isolates_network(self) -> bool:
         """Whether a program whose view has no network really has none; tested once, in this image."""
         return any(self._cut)
-
-    @property
-    def isolation(self) -> str:
-        """The isolation of untrusted programs: the container."""
-        return self.kind
 
     @cached_property
     def _privileges(self) -> tuple[str, ...]:
@@ -214,11 +206,6 @@ class PodmanRuntime(msgspec.Struct, frozen=True, dict=True):
         """Whether a program whose view has no network really has none; tested once, in this image."""
         return self._works(self._runtime_options)
 
-    @property
-    def isolation(self) -> str:
-        """The isolation of untrusted programs: the container."""
-        return self.kind
-
     @cached_property
     def _runtime_options(self) -> tuple[str, ...]:
         """Options before ``run``: they select runc where podman's default OCI runtime does not work."""
@@ -228,13 +215,9 @@ class PodmanRuntime(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _image_arguments(self) -> tuple[str, ...]:
-        form = form_of(self.image.path)
-        if form == "directory":
+        if form_of(self.image.path) == "directory":
             return ("--rootfs", f"{self.image.path}:O")  # O: all writes go to an overlay that is discarded
-        if form == "archive":
-            return (f"{_transport(self.image.path)}:{self.image.path}",)
-        msg = f"podman cannot run {self.image.path}: it is a {form} file."
-        raise UsageError(msg, hint="Use --in apptainer.")
+        return (f"{_transport(self.image.path)}:{self.image.path}",)
 
     def _works(self, options: tuple[str, ...]) -> bool:
         with TemporaryDirectory() as directory:

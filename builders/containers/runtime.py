@@ -100,11 +100,6 @@ class Runtime(Protocol):
         """Whether a program whose view has no network really has none."""
         ...
 
-    @property
-    def isolation(self) -> str:
-        """The isolation of untrusted programs: the container, ``bubblewrap``, ``namespaces`` or ``none``."""
-        ...
-
 
 class HostRuntime(msgspec.Struct, frozen=True):
     """The machine that `matrix` runs on.
@@ -154,10 +149,10 @@ class HostRuntime(msgspec.Struct, frozen=True):
         """Whether this user can create network namespaces."""
         return bool(without_network())
 
-    @property
-    def isolation(self) -> str:
-        """The isolation of untrusted programs on this machine."""
-        return sandbox() or "none"
+
+def isolation_in(runtime: Runtime) -> str:
+    """Return what isolates untrusted programs: the container, ``bubblewrap``, ``namespaces`` or ``none``."""
+    return runtime.kind if runtime.image else sandbox() or "none"
 
 
 def run_in(
@@ -177,7 +172,7 @@ def run_in(
     """
     with _scratch(runtime, view) as scratch:
         line, env = runtime.command(command, view, scratch)
-        is_isolated = runtime.image is not None or (view.untrusted and runtime.isolation != "none")
+        is_isolated = runtime.image is not None or (view.untrusted and sandbox() is not None)
         cwd = None if is_isolated else view.cwd
         run(line, what=what, log=log, cwd=cwd, env=env, timeout=timeout)
 
