@@ -225,6 +225,7 @@ def _exclude_for_cuda(solver: Solver, name: str) -> bool:
     older = choices.everything & -(solver.search.domains[choices.number] & ~ABSENT)
     text = f"are {_FAR} older than {newer}, which requires {required}, which is for CUDA"
     subject = f"the releases of {name} up to {chosen}"
-    link = Link(subject, f"{name}=={chosen}", "", text, "its wheel, and the days of the releases")
+    source = "its wheel, and the days of the releases"
+    link = Link(subject, f"{name}=={chosen}", "", text, source, for_cuda=required)
     solver.search.add({choices.number: older}, link)
     return True
