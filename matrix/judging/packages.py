@@ -597,7 +597,8 @@ def _check_extension(
         message += ", without torch." if needs_torch else "."
     else:
         message += f" pip takes what PyPI has, which the catalog does not list for {expected.against}."
-    yield finding("unlabelled-extension", entry, message, fix=_PIN if indexes.other else _BUILD)
+    fix = _BUILD if has_source and not indexes.other else _PIN
+    yield finding("unlabelled-extension", entry, message, fix=fix)
 
 
 def _needs_torch(catalog: Catalog, name: str) -> bool:

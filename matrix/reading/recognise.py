@@ -35,9 +35,12 @@ _HEAD = 4096
 _UNREAD = {"setup.py": "Python", "Pipfile": "pipenv", "Pipfile.lock": "pipenv"}
 """Files that describe an environment and that no reader reads, with the program that does."""
 READERS: tuple[ModuleType, ...] = (
-    locks, project, easyconfig, conda_file, listed, job_script, recipe, requirements,
+    locks, project, easyconfig, job_script, recipe, conda_file, listed, requirements,
 )  # fmt: skip
-"""Modules with `recognises` and `read`, in this order; the last one reads what no other recognises."""
+"""Modules with `recognises` and `read`, in this order; the last one reads what no other recognises.
+
+Scripts and recipes come before what is recognised by its content: they may write such a file.
+"""
 
 
 def read(path: Path, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> Reading:

@@ -468,3 +468,16 @@ def test_lock_that_lacks_something_is_not_judged(asks: bool, capsys: Capture) ->
     capsys.readouterr()
     assert main(["check", "matrix.lock"]) == 4
     assert ("the requirements of torch" if asks else "all files") in capsys.readouterr().out.splitlines()[0]
+
+
+@pytest.mark.parametrize("name", ["build.sh", "Dockerfile", "image.def", "job"])
+def test_file_that_a_script_writes_does_not_tell_its_kind(name: str, capsys: Capture) -> None:
+    """Seen in scripts for cotainr that write the environment file and name it in the next line."""
+    start = {"Dockerfile": "FROM ubuntu\nRUN ", "image.def": "Bootstrap: docker\nFrom: ubuntu\n%post\n"}
+    text = start.get(name, "#!/bin/bash\n") + f"cat > env.yml <<EOF\n{CONDA_FILE}EOF\n"
+    Path(name).write_text(
+        f"{text}pip install numpy==2.2.6\n".replace("\npip", "\nRUN pip" if "Docker" in name else "\npip")
+    )
+    assert main(["check", name, "--site", "lumi-g", "--date", "2026-11-20", "--format", "json"]) in {0, 4}
+    (thing,) = json.loads(capsys.readouterr().out)["things"]
+    assert [row["name"] for row in thing["distributions"] if row["version"]] == ["numpy"]

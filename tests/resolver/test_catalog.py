@@ -541,3 +541,12 @@ def test_torch_versions_have_a_cpu_build(catalog: Catalog) -> None:
     for_cpu = {row.version.partition("+")[0]: row for row in rows if row.backend == "cpu"}
     assert for_rocm <= for_cpu.keys()
     assert {row.version.partition("+")[2] for row in for_cpu.values()} == {"cpu"}
+
+
+def test_rocm_of_each_torch_is_listed() -> None:
+    """A torch for a ROCm that the catalog lacks was refused without a reason: 1.13 for ROCm 5.1."""
+    catalog = load()
+    listed = {minor(version) for version in catalog.rocm}
+    assert {
+        row.version for row in catalog.torch.values() if row.rocm and minor(row.rocm) not in listed
+    } == set()
