@@ -60,6 +60,8 @@ class Projects(Part):
         self._sets: dict[int, Mapping[str, str]] = {}
         """The versions in these sets, by number of the variable."""
         self._keep = keep
+        self._preferring: dict[int, Choices] = {}
+        """The projects of which only wheels may be used, if that is possible, by number of their variable."""
         self._lenient = -1
         """The variable that decides whether some patch releases of Python are enough; -1 if not needed."""
 
@@ -408,20 +410,36 @@ class Projects(Part):
         """Let the search decide, before Python, whether only wheels of a project may be used."""
         if choices.project.wheels_only >= 0 or self.index.url(choices.name):
             return
-        excluded: dict[int, int] = {}
-        for bit in range(1, len(choices.releases) + 1):
-            if isinstance(choices.release(bit), InstalledFiles):
-                return
-            judged = self.judge(choices, bit)
-            if not judged.is_excluded and judged.source_only:
-                excluded[judged.source_only] = excluded.get(judged.source_only, 0) | 1 << bit
         number = self.world.add_selector((_WHEELS_ONLY, 0, choices.number, choices.name))
         choices.project.wheels_only = number
+        self._preferring[choices.number] = choices
         # Its rank is before choices that were made, so these are made again.
         self.search.restart()  # it is decided before Python
-        for pythons, releases in excluded.items():
-            link = Link(choices.name, "", "", "has no wheel", self.index.indexes.urls[0])
-            self.search.add({number: STRICT, choices.number: releases, **self.world.when(pythons)}, link)
+
+    def exclude_sources(self) -> bool:
+        """Exclude what has no wheel from the projects that must be present and whose wheels may be enough.
+
+        Return whether anything was excluded. Only the releases that are left are judged: of a project that
+        nothing requires yet, or of which one release is required, no others can matter, and they may have
+        thousands of files.
+        """
+        is_changed = False
+        for number in sorted(self._preferring.keys() & self.search.touched):
+            choices, domain = self._preferring[number], self.search.domains[number]
+            state = choices.project
+            grown = set[int]()
+            for bit in bits(domain & ~state.seen if is_required(domain) else 0):
+                judged = self.judge(choices, bit)
+                if not judged.is_excluded and (pythons := judged.source_only):
+                    state.sources[pythons] = state.sources.get(pythons, 0) | 1 << bit
+                    grown.add(pythons)
+                state.seen |= 1 << bit
+            for pythons in sorted(grown):
+                link = Link(choices.name, "", "", "has no wheel", self.index.indexes.urls[0])
+                terms = {state.wheels_only: STRICT, number: state.sources[pythons]}
+                self.search.add({**terms, **self.world.when(pythons)}, link)
+                is_changed = True
+        return is_changed
 
     def _preferred(self, choices: Choices, mask: int) -> int:
         kept = mask & choices.of_version(self._keep.get(choices.name, ""))

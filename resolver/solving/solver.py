@@ -190,6 +190,8 @@ class Solver(Part):
     def _load_decided(self) -> None:
         """Add the requirements of decided releases until one of them adds something to propagate."""
         search = self.search
+        if self.projects.exclude_sources():
+            return
         # Sorted, because the order in which metadata are read must not depend on the order in a set.
         for number in sorted(search.touched):
             domain = search.domains[number]

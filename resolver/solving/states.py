@@ -45,6 +45,9 @@ class ProjectState(msgspec.Struct, eq=False):
     """A release that was not chosen because it has no wheel."""
     wheels_only: int = -1
     """The variable that decides whether only wheels may be used; -1 if not needed."""
+    seen: int = 0
+    """The releases for which it is known whether they have wheels; `sources`: those without, by Pythons."""
+    sources: dict[int, int] = {}
 
     read: int = 0
     """The releases whose metadata was read; `ahead`: before they were chosen; `unreadable`: it cannot be."""
