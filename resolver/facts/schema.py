@@ -15,7 +15,7 @@ import datetime
 import os
 from collections.abc import Callable, Iterable  # msgspec reads the annotations at run time
 from operator import attrgetter
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -35,6 +35,10 @@ NETWORK_PLUGIN = "rccl-net"
 Status = Literal["documented", "observed", "inferred"]
 Backend = Literal["rocm", "cpu"]
 EdgeKind = Literal["run", "build"]
+ValidVersion = Annotated[str, msgspec.Meta(extra={"text": "version"})]
+ValidSpecifier = Annotated[str, msgspec.Meta(extra={"text": "specifier"})]
+ValidRequirement = Annotated[str, msgspec.Meta(extra={"text": "requirement"})]
+"""Texts that `resolver.facts.validate` parses; an optional one may be empty."""
 
 
 def displayed(path: str) -> str:
@@ -98,12 +102,12 @@ class Row(
 class Rocm(Row, frozen=True, kw_only=True):
     """A release of the ROCm user space."""
 
-    version: str
+    version: ValidVersion
     released: datetime.date | None = None
     """The day of its release, or on which it was seen first. Without it, no request with a date has it."""
     gfx: tuple[str, ...] = ()
     """GPU architectures that AMD's matrix lists for it."""
-    hip: str = ""
+    hip: ValidVersion = ""
     """HIP version that it reports, if it differs from the ROCm line, such as ``7.15`` for ROCm 10.0."""
 
     identity = ("version",)
@@ -112,10 +116,10 @@ class Rocm(Row, frozen=True, kw_only=True):
 class Driver(Row, frozen=True, kw_only=True):
     """A major.minor line of AMD's kernel driver, with the ROCm lines that AMD's table lists for it."""
 
-    version: str
-    supports: tuple[str, ...]
+    version: ValidVersion
+    supports: tuple[ValidVersion, ...]
     """ROCm lines (major.minor) that the table marks as supported."""
-    unsupported: tuple[str, ...] = ()
+    unsupported: tuple[ValidVersion, ...] = ()
     """ROCm lines in the table that are not marked as supported. The table does not cover any other line."""
 
     identity = ("version",)
@@ -124,9 +128,9 @@ class Driver(Row, frozen=True, kw_only=True):
 class DriverModule(Row, frozen=True, kw_only=True):
     """The version that the kernel module of a driver release reports in ``/sys/module/amdgpu/version``."""
 
-    driver: str
+    driver: ValidVersion
     """Release of the driver, such as ``6.0.3``."""
-    module: str
+    module: ValidVersion
     """Version of the kernel module, such as ``6.3.6``."""
     package: str = ""
     """The DKMS package, such as ``6.3.6.60003-1739731``."""
@@ -140,7 +144,7 @@ class Gfx(Row, frozen=True, kw_only=True):
     target: str
     products: tuple[str, ...] = ()
     """Models with this architecture, such as ``MI250X``, for hints."""
-    driver: str = ""
+    driver: ValidSpecifier = ""
     """Specifier of the kernel drivers that support it, such as ``>=30.10``; empty if undocumented."""
 
     identity = ("target",)
@@ -149,7 +153,7 @@ class Gfx(Row, frozen=True, kw_only=True):
 class Python(Row, frozen=True, kw_only=True):
     """A minor version of CPython."""
 
-    version: str
+    version: ValidVersion
     released: datetime.date | None = None
     """The day of its first release."""
 
@@ -159,24 +163,24 @@ class Python(Row, frozen=True, kw_only=True):
 class Torch(Row, frozen=True, kw_only=True):
     """One published variant of the torch wheel, with the distributions that match it."""
 
-    version: str
+    version: ValidVersion
     """With its local label, such as ``2.5.1+rocm6.2``."""
     released: datetime.date | None = None
     backend: Backend
     index: Url
     """URL of the wheel index that serves it."""
-    python: tuple[str, ...]
+    python: tuple[ValidVersion, ...]
     """CPython minor versions with a wheel."""
-    rocm: str = ""
+    rocm: ValidVersion = ""
     """ROCm line of the label (major.minor, or with a patch); empty for a CPU wheel."""
     gfx: tuple[str, ...] = ()
-    triton: str = ""
+    triton: ValidRequirement = ""
     """Exact requirement, such as ``pytorch-triton-rocm==3.1.0``."""
-    torchvision: str = ""
-    torchaudio: str = ""
-    glibc: str = ""
+    torchvision: ValidVersion = ""
+    torchaudio: ValidVersion = ""
+    glibc: ValidVersion = ""
     """The oldest glibc that it runs on."""
-    cxx_standard: str = ""
+    cxx_standard: ValidVersion = ""
     """Oldest C++ standard that its headers compile with, such as ``17``."""
     system_rocm: bool = False
     """Whether it uses the ROCm that is installed in the system, so that it needs a base image with ROCm."""
@@ -200,13 +204,13 @@ class Image(Row, frozen=True, kw_only=True):
     """A base image in which extensions are compiled and on which containers are built."""
 
     name: str
-    rocm: str = ""
+    rocm: ValidVersion = ""
     """Its ROCm release, or its line if the release is not known; empty for an image without ROCm."""
     os: str = ""
     """Name of the Linux distribution and its release; empty if undocumented."""
-    glibc: str = ""
+    glibc: ValidVersion = ""
     """Its glibc; empty if undocumented, and then glibc is not checked, with a warning."""
-    libstdcxx: str = ""
+    libstdcxx: ValidVersion = ""
     """GCC release of its libstdc++, such as ``13.2``; empty if undocumented, and then it is not checked."""
     path: str = ""
     """Its path at the site, or the address to pull it from (``docker://...``)."""
@@ -214,19 +218,19 @@ class Image(Row, frozen=True, kw_only=True):
     """``sha256:...`` of the image, if published."""
     dockerhash: Digest = ""
     """First digits of the digest of the image it was built from, if published."""
-    python: tuple[str, ...] = ()
+    python: tuple[ValidVersion, ...] = ()
     """CPython minor versions: those with torch, else with headers, else all. Empty if conda brings Python."""
     compiler: bool = False
     """Whether it is known to have ``gcc`` and ``g++``, which triton and torch.compile call at run time."""
     mpi: str = ""
     """Empty if it has none, or if that is undocumented."""
-    libfabric: str = ""
+    libfabric: ValidVersion = ""
     """Empty if it has none, or if that is undocumented."""
     network_headers: bool = False
     """Whether it is known to have the headers of libfabric and hwloc, for building a network plugin."""
-    network_plugin: str = ""
+    network_plugin: ValidVersion = ""
     """Release of RCCL's network plugin in it: of aws-ofi-nccl, or before 1.18 of AMD's fork."""
-    holds: dict[str, str] = {}
+    holds: dict[str, ValidVersion] = {}
     """Distributions that are installed in it (``torch = "2.9.1+rocm6.4"``)."""
     requires: dict[str, tuple[str, ...]] = {}
     """What the metadata of its distributions requires, by name; empty if only a list of them is known."""
@@ -338,7 +342,7 @@ class Window(Dated, frozen=True, kw_only=True):
 
     site: str
     since: datetime.date
-    driver: str
+    driver: ValidVersion
     """Major.minor line of AMD's driver."""
     package: str = ""
     """The site's name for the driver package."""
@@ -364,7 +368,7 @@ class SiteAdvice(Dated, frozen=True, kw_only=True):
 
     site: str
     on: Literal["rocm", "base-image", "torch", "python"]
-    versions: tuple[str, ...]
+    versions: tuple[ValidSpecifier, ...]
     """Specifiers, one of which matches; for ``base-image`` patterns of names (``lumi-multitorch-*``)."""
     recorded: bool = False
     """Whether the site is only recorded to have them; without a known driver, newer ROCms then come last."""
@@ -390,7 +394,7 @@ class SiteVariable(Dated, frozen=True, kw_only=True):
     """One sentence without a full stop."""
     directory: bool = False
     """Whether the value is the path of a directory that must exist."""
-    combination: dict[str, str] = {}
+    combination: dict[str, ValidSpecifier] = {}
     """Specifiers of the versions to which the row applies, by component; empty means always."""
 
     identity = ("site", "name", "combination", "since")
@@ -430,7 +434,7 @@ class Release(Row, frozen=True, kw_only=True):
     """One release of a package, with exactly one of `sdist`, `git`, `wheel`, `wheels`, `pypi` and `index`."""
 
     package: str
-    version: str
+    version: ValidVersion
     variant: str = ""
     """Distinguishes releases of the same version: a commit, a backend."""
     released: datetime.date | None = None
@@ -461,7 +465,7 @@ class Wheel(Row, frozen=True, kw_only=True):
     """A wheel that was read; its requirements are separate rows."""
 
     package: str
-    version: str
+    version: ValidVersion
     file: str
     sha256: str
     code: dict[str, tuple[str, ...]] = {}
@@ -479,7 +483,7 @@ class _OfReleases(Row, frozen=True, kw_only=True):
     """The keys of every row about some releases of a package."""
 
     package: str
-    releases: str = ""
+    releases: ValidSpecifier = ""
     """Specifier of the package's own versions; empty means all."""
     variant: str | None = None
     """Only releases of this variant (empty text: only releases without a variant)."""
@@ -500,7 +504,7 @@ class Requires(_OfReleases, frozen=True, kw_only=True):
     """Only for this backend."""
     on: str
     """Name of a component: one of `PLATFORM`, ``torch`` or another distribution."""
-    versions: tuple[str, ...]
+    versions: tuple[ValidSpecifier, ...]
     """Specifiers, one of which must match; for ``gfx`` the GPU architectures that can be compiled."""
     gfx: tuple[str, ...] = ()
     """Only these may be used with these versions; empty means any. A wheel may have libraries for several
@@ -533,7 +537,7 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Variable that is set to ``1`` to compile it, such as ``DS_BUILD_FUSED_ADAM``."""
     object: str
     """Glob of the shared object that it produces."""
-    releases: str = ""
+    releases: ValidSpecifier = ""
     """Specifier of the releases that can build it; empty means all of the recipe's."""
     host: bool = False
     """Whether it has no GPU code, such as DeepSpeed's ``cpu_adam``."""
@@ -547,9 +551,9 @@ class Recipe(_OfReleases, frozen=True, kw_only=True):
     """
 
     backend: Backend
-    declared: tuple[str, ...] = ()
+    declared: tuple[ValidRequirement, ...] = ()
     """Build requirements in the source's own pyproject.toml (PEP 518)."""
-    undeclared: tuple[str, ...] = ()
+    undeclared: tuple[ValidRequirement, ...] = ()
     """Build requirements that the source needs and does not declare."""
     match_runtime: tuple[str, ...] = ("torch",)
     """Build requirements that must have the same version at build time and at run time."""
@@ -596,7 +600,7 @@ class Recipe(_OfReleases, frozen=True, kw_only=True):
     """Peak memory of one compile job in GiB."""
     core_hours: float = 0.0
     """The compile time for one GPU architecture, or the least that is known; 0 if unknown."""
-    cxx_standard: str = ""
+    cxx_standard: ValidVersion = ""
     """The C++ standard that the source sets, such as ``17``; empty if it uses torch's."""
 
     identity = ("package", "releases", "variant", "backend")
@@ -610,7 +614,7 @@ crashes; a slow one; something that cannot be used; something that recipes or de
 class KnownBad(Row, frozen=True, kw_only=True):
     """Versions that do not work together although other facts allow them."""
 
-    combination: dict[str, str]
+    combination: dict[str, ValidSpecifier]
     """Specifiers of the bad versions, by component (empty text: every version). Only a row that excludes
     nothing may name projects of an index."""
     id: str = ""

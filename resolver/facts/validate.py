@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator  # singledispatch reads the annotations at run time
-from functools import singledispatch
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from functools import cache, singledispatch
+from itertools import chain
+from typing import Any, get_args
 
+import msgspec
 from packaging.requirements import InvalidRequirement
 from packaging.requirements import Requirement as Pep508
 from packaging.utils import canonicalize_name
@@ -17,83 +19,51 @@ from resolver.facts import schema
 from resolver.facts.placeholders import placeholder_error
 from resolver.versions import parse_specifier, shorten
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+_PARSERS: dict[str, tuple[Callable[[str], object], str]] = {
+    "version": (Version, "version (PEP 440)"),
+    "specifier": (parse_specifier, "version specifier (PEP 440)"),
+    "requirement": (Pep508, "requirement (PEP 508)"),
+}
+"""What parses a text that the schema marks, and its name."""
+_NAMED = {(schema.Requires, "gfx"), (schema.SiteAdvice, "base-image")}
+"""The rows about a component whose versions are names."""
 
-    Value = tuple[schema.Row, str, str]
-    """A row, one of its keys, and a value or an error message of that key."""
 
-
-# Single rows.
-
-
-def validation_errors(file: schema.CatalogFile) -> Iterator[Value]:
+def validation_errors(file: schema.CatalogFile) -> Iterator[tuple[schema.Row, str, str]]:
     """Yield the row, the key and a message for every value that has the right type but is invalid."""
-    checks: tuple[tuple[Iterator[Value], Callable[[str], object], str], ...] = (
-        (_versions(file), Version, "is not a valid version (PEP 440)"),
-        (_specifiers(file), parse_specifier, "is not a valid version specifier (PEP 440)"),
-        (_requirements(file), Pep508, "is not a valid requirement (PEP 508)"),
-    )
-    for values, parse, message in checks:
-        for row, key, value in values:
-            try:
-                parse(value)
-            except (InvalidVersion, InvalidRequirement, UsageError):
-                yield row, key, f"{shorten(value)!r} {message}"
     for kind in schema.KINDS:
         for row in getattr(file, kind):
+            for key, message in chain(_text_errors(row), _row_errors(row)):
+                yield row, key, message
             if not row.source.strip():
                 yield row, "source", "is empty; every row needs a source"
-            for key, message in _row_errors(row):
-                yield row, key, message
 
 
-def _versions(file: schema.CatalogFile) -> Iterator[Value]:
-    for kind in (file.rocm, file.python, file.driver, file.torch, file.release, file.wheel):
-        yield from ((row, "version", row.version) for row in kind)
-    for driver in file.driver:
-        yield from ((driver, "supports", text) for text in driver.supports)
-        yield from ((driver, "unsupported", text) for text in driver.unsupported)
-    for module in file.driver_module:
-        yield from ((module, key, getattr(module, key)) for key in ("driver", "module"))
-    for torch in file.torch:
-        yield from ((torch, "python", text) for text in torch.python)
-        optional = ("rocm", "glibc", "torchvision", "torchaudio", "cxx_standard")
-        yield from ((torch, key, getattr(torch, key)) for key in optional if getattr(torch, key))
-    for image in file.image:
-        versions = ("rocm", "glibc", "libstdcxx", "libfabric", "network_plugin")
-        yield from ((image, key, getattr(image, key)) for key in versions if getattr(image, key))
-        yield from ((image, "python", text) for text in image.python)
-        yield from ((image, "holds", text) for text in image.holds.values())
-    yield from (
-        (recipe, "cxx_standard", recipe.cxx_standard) for recipe in file.recipe if recipe.cxx_standard
-    )
-    yield from ((row, "driver", row.driver) for row in file.window)
-    yield from ((row, "hip", row.hip) for row in file.rocm if row.hip)
+def _text_errors(row: msgspec.Struct) -> Iterator[tuple[str, str]]:
+    for key, mark, default in _marked(type(row)):
+        value = getattr(row, key)
+        if value == default or (key == "versions" and (type(row), getattr(row, "on", "")) in _NAMED):
+            continue
+        texts = [value] if isinstance(value, str) else value.values() if isinstance(value, dict) else value
+        parse, name = _PARSERS[mark]
+        for text in texts:
+            try:
+                parse(text)
+            except (InvalidVersion, InvalidRequirement, UsageError):
+                yield key, f"{shorten(text)!r} is not a valid {name}"
 
 
-def _specifiers(file: schema.CatalogFile) -> Iterator[Value]:
-    rows: list[schema.Requires | schema.Recipe] = [*file.requires, *file.recipe]
-    yield from ((row, "releases", row.releases) for row in rows if row.releases)
-    for recipe in file.recipe:
-        yield from ((recipe, "ops", op.releases) for op in recipe.ops if op.releases)
-    for requires in file.requires:
-        if requires.on != "gfx":
-            yield from ((requires, "versions", text) for text in requires.versions)
-    for advice in file.site_advice:
-        if advice.on != "base-image":
-            yield from ((advice, "versions", text) for text in advice.versions)
-    yield from ((gfx, "driver", gfx.driver) for gfx in file.gfx if gfx.driver)
-    combinations: list[schema.KnownBad | schema.SiteVariable] = [*file.known_bad, *file.site_variable]
-    for combined in combinations:
-        yield from ((combined, "combination", text) for text in combined.combination.values() if text)
+@cache
+def _marked(kind: type[msgspec.Struct]) -> list[tuple[str, str, object]]:
+    """Return the keys whose texts the schema marks, each with the mark and the default."""
+    fields = msgspec.structs.fields(kind)
+    return [(field.name, mark, field.default) for field in fields if (mark := _mark_in(field.type))]
 
 
-def _requirements(file: schema.CatalogFile) -> Iterator[Value]:
-    yield from ((row, "triton", row.triton) for row in file.torch if row.triton)
-    for recipe in file.recipe:
-        yield from ((recipe, "declared", text) for text in recipe.declared)
-        yield from ((recipe, "undeclared", text) for text in recipe.undeclared)
+def _mark_in(kind: Any) -> str:  # noqa: ANN401  a type
+    if isinstance(kind, msgspec.Meta):
+        return str((kind.extra or {}).get("text", ""))
+    return next(filter(None, map(_mark_in, get_args(kind))), "")
 
 
 @singledispatch
@@ -121,6 +91,7 @@ def _(row: schema.Recipe) -> Iterator[tuple[str, str]]:
         yield from ((key, error) for error in map(placeholder_error, values) if error)
     if not all(row.prepare):
         yield "prepare", "contains an empty command"
+    yield from (("ops", message) for op in row.ops for _, message in _text_errors(op))
     for name in row.all_ops:
         if name not in row.environment:
             yield "all-ops", f"contains {name}, which `environment` does not set"
