@@ -15,7 +15,7 @@ from matrix.judging.target import TORCH_FAMILY
 from matrix.judging.verdict import JudgedItem, of_pick
 from matrix.reading.requirements import finding
 from resolver.answers.resolve import resolve
-from resolver.compiling.names import replacement
+from resolver.compiling.names import image_at, replacement
 from resolver.errors import MatrixError
 from resolver.model import Resolution
 from resolver.requirements import TRITON_NAMES, is_for_cuda, parse_requirement
@@ -136,12 +136,13 @@ def of_origin(
     """Judge an image, what has a URL, and what conda installs; None for what pip looks up by name."""
     label, on_gpu = item.version.partition("+")[2], expected.backend == "rocm"
     conda = item.installer == "conda"
-    image = expected.catalog.image_at(item.url) if item.installer == "image" else None
+    image = image_at(expected.catalog, item.url) if item.installer == "image" else None
+    known = "the catalog knows it" if image and image.path else f"its tag names ROCm {image and image.rocm}"
     row = replacement(expected.catalog, item.name, conda=True) if conda and on_gpu else None
     of_file = of_label(item, label, versions, expected)[1:] if item.url and label else ("fits", "")
     verdict = "not-judged" if of_file[0] == "fits" else of_file[0]
     cases: list[tuple[object, Verdict, str]] = [
-        (image, expected.fit(minor(image.rocm)) if image and image.rocm else "fits", "the catalog knows it"),
+        (image, expected.fit(minor(image.rocm)) if image and image.rocm else "fits", known),
         (item.installer == "image", "not-judged", "the content of the image was not read"),
         (of_file[1], verdict, f"{of_file[1]}; the wheel itself was not read"),
         (item.url, "not-judged", f"it comes from {item.url}, and is not looked up by name"),

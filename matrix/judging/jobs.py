@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from matrix.judging.distributions import check_rocm
 from matrix.reading.requirements import finding_at
-from resolver.compiling.names import image_for_cuda
+from resolver.compiling.names import image_at, image_for_cuda
 from resolver.errors import closest_names
 from resolver.facts.catalog import matches, within
 from resolver.versions import join_words, minor
@@ -66,7 +66,7 @@ def _images(reading: Reading, expected: ExpectedTarget) -> Iterator[tuple[Item, 
     """Yield each image with its ROCm, which may be only in its name, and its catalog row."""
     for item in reading.items:
         if item.installer == "image":
-            row = expected.catalog.image_at(item.url)
+            row = image_at(expected.catalog, item.url)
             named = _ROCM_IN_NAME.search(item.url)
             yield item, minor(row.rocm) if row and row.rocm else named[1] if named else "", row
 

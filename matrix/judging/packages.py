@@ -21,7 +21,7 @@ from matrix.judging.target import TORCH_FAMILY, released_with
 from matrix.reading.items import Item
 from matrix.reading.pip_line import file_version, url_path
 from matrix.reading.requirements import finding, finding_at
-from resolver.compiling.names import replacement
+from resolver.compiling.names import image_at, replacement
 from resolver.requirements import (
     TRITON_NAMES,
     is_for_cuda,
@@ -620,7 +620,7 @@ def built_here(reading: Reading, catalog: Catalog) -> dict[Item, str]:
     may_have_torch = reading.kind.endswith(OF_COMMANDS)  # what runs them may have it
     in_image = False
     for item in reading.items:
-        image = catalog.image_at(item.url) if item.installer == "image" else None
+        image = image_at(catalog, item.url) if item.installer == "image" else None
         has_torch = item.name == "torch" or (
             item.installer == "image" and (not image or "torch" in image.holds)
         )

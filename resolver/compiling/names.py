@@ -6,6 +6,7 @@ names in the catalog, which are errors, and with the names of its packages, whic
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from resolver.errors import UsageError, closest_names, did_you_mean
-from resolver.facts.schema import FOLDER
+from resolver.facts.schema import FOLDER, Image
 from resolver.model import Notice
 from resolver.requirements import is_for_cuda, is_rocm_package, normalize_name, parse_requirement
 from resolver.versions import join_words, shorten
@@ -27,6 +28,15 @@ if TYPE_CHECKING:
     from resolver.model import Request, Requirement
     from resolver.versions import SpecifierClause
 
+_TAGS = (
+    r"rocm/pytorch:rocm(?P<rocm>[\d.]+)_ubuntu[\d.]+_py[\d.]+_pytorch_(?:release[_-])?(?P<torch>[\d.]+)",
+    r"rocm/dev-ubuntu-[\d.]+:(?P<rocm>[\d.]+)(?:-complete)?",
+)
+"""Tags of AMD's images that name their ROCm, which is that of every row of the catalog with such a tag."""
+_TAG_SOURCE = (
+    "ROCm/rocm-install-on-linux@f297bde3afa9:docs/reference/docker-image-support-matrix.rst ; "
+    "ROCm/ROCm-docker@c0cbe1d08486:push_all.sh"
+)
 _MOST_FORGOTTEN = 2
 """How many characters at its end a misspelled name may lack, unless a word ends there."""
 INSPECT_HINT = "`matrix check FILE --repair -o DIR` adapts a whole environment for CUDA."
@@ -44,12 +54,31 @@ def replacement(catalog: Catalog, name: str, *, conda: bool = False) -> Replaces
     return max(rows, key=lambda row: len(row.name), default=None)
 
 
+def image_at(catalog: Catalog, address: str) -> Image | None:
+    """Return the row of an image, by its name, path or address in a registry, else what its tag says.
+
+    Only tags of AMD's images say something, and only of a ROCm that the catalog has.
+    """
+    name = _in_registry(address)
+    row = catalog.image.get(name) or catalog.image.get(name.rpartition("/")[2])
+    named = next((found for tag in _TAGS if (found := re.fullmatch(tag, name))), None)
+    if row or not named:
+        return row
+    rocm = next((one for one in (named["rocm"], f"{named['rocm']}.0") if one in catalog.rocm), "")
+    holds = {key: version for key, version in named.groupdict().items() if key == "torch"}
+    tag = Image(name=name, rocm=rocm, holds=holds, status="documented", source=_TAG_SOURCE)
+    return tag if rocm else None
+
+
 def image_for_cuda(catalog: Catalog, address: str) -> Replaces | None:
     """Return the row about a container image for CUDA, by its address without transport, tag and digest."""
-    name = address.removeprefix("docker://").removeprefix("docker.io/").partition("@")[0]
-    folder, slash, last = name.rpartition("/")
+    folder, slash, last = _in_registry(address).partition("@")[0].rpartition("/")
     row = catalog.replaces.get((f"{folder}{slash}{last.partition(':')[0]}", False))
     return row if row and row.image else None
+
+
+def _in_registry(address: str) -> str:
+    return address.removeprefix("docker://").removeprefix("docker.io/")
 
 
 def for_rocm(catalog: Catalog, request: Request) -> tuple[Request, list[Notice]]:

@@ -100,11 +100,6 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
         """Return the driver window of a site on a day, if it is known."""
         return next((row for row in self.windows_of(site) if within(row, day)), None)
 
-    def image_at(self, path: str) -> schema.Image | None:
-        """Return the row of an image, by its name, its path or its address in a registry."""
-        name = path.removeprefix("docker://").removeprefix("docker.io/")
-        return self.image.get(name) or self.image.get(name.rpartition("/")[2])
-
     def images_at(self, site: str, day: date, *, base: bool = True) -> list[schema.SiteImage]:
         """Return the images that a site offers on a day, only those to build on unless `base` is false."""
         rows = self.site_image.values()

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from matrix.cli import main
 from matrix.judging.verdict import of_pick
+from resolver.compiling.names import image_at
 from resolver.facts.catalog import load
 from resolver.indexes import Judgement, SourceClass
 from resolver.lock import read_lock
@@ -193,3 +194,34 @@ def test_verdict_about_a_pick(changes: dict[str, Any], verdict: str, says: str) 
     answer = Resolution(request=Request(TARGET, ()), target=TARGET, picks=(), incomplete=("a",))
     found, evidence = of_pick(replace(PICK, **changes), answer)
     assert (found, says in evidence) == (verdict, True), evidence
+
+
+def test_tags_of_amd_s_images_name_what_their_rows_have() -> None:
+    bare = replace(CATALOG, image={})
+    named = [row for row in CATALOG.image.values() if image_at(bare, row.path)]
+    assert len(named) > 60
+    for row in named:
+        tag = image_at(bare, row.path)
+        assert tag is not None
+        assert tag.rocm == row.rocm
+        assert tag.holds.items() <= row.holds.items() or not row.holds
+
+
+@pytest.mark.parametrize(
+    ("image", "verdict"),
+    [
+        ("rocm/pytorch:rocm6.4.4_ubuntu24.04_py3.12_pytorch_release_2.7.1", "fits"),
+        ("docker.io/rocm/pytorch:rocm6.1.3_ubuntu22.04_py3.10_pytorch_release-2.1.2", "fits"),
+        ("rocm/dev-ubuntu-22.04:6.2.4", "fits"),
+        ("rocm/pytorch:rocm7.2.2_ubuntu24.04_py3.12_pytorch_release_2.10.0", "own-risk"),
+        ("rocm/pytorch:rocm10.0_ubuntu26.04_py3.14_pytorch_release_2.13.0", "does-not-fit"),
+        ("rocm/pytorch:rocm6.4.9_ubuntu24.04_py3.12_pytorch_release_2.7.1", "not-judged"),  # no such ROCm
+        ("rocm/pytorch:latest", "not-judged"),
+        ("other/pytorch:rocm6.4.4_ubuntu24.04_py3.12_pytorch_release_2.7.1", "not-judged"),
+    ],
+)
+def test_image_is_judged_by_its_tag(image: str, verdict: str, index: str, capsys: Capture) -> None:
+    """Images of public Dockerfiles and scripts, most of which the catalog does not list."""
+    Path("Dockerfile").write_text(f"FROM {image}\nRUN pip install einops\n")
+    judged = checked("Dockerfile", capsys, "--site", "lumi-g", "--date", DAY, "--index-url", index)
+    assert judged["verdict"] == verdict, judged["text"]
