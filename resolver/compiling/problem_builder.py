@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property, reduce
-from itertools import chain, islice, product
+from itertools import islice, product
 from operator import and_
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,8 @@ from resolver.compiling.problem import (
 from resolver.errors import UsageError, closest_names, did_you_mean
 from resolver.facts.catalog import closed_names, within
 from resolver.model import IMAGE, Fact
-from resolver.providers.catalog import CatalogProvider
-from resolver.providers.installed import InstalledProvider, InstalledVersion, installed_names, source_of
+from resolver.providers.catalog import candidates_of
+from resolver.providers.installed import InstalledVersion, installed_names, merged, source_of
 from resolver.requirements import (
     normalize_name,
     parse_requirement,
@@ -77,7 +77,7 @@ class ProblemBuilder:
         apart: bool = False,
         providers: Sequence[Provider] = (),
     ) -> None:
-        self._providers = (CatalogProvider(catalog, request), *providers)
+        self._providers = providers
         self._candidates: dict[str, list[Candidate]] = {}
         self.catalog = catalog
         self.request = request
@@ -136,7 +136,7 @@ class ProblemBuilder:
     def _add_requires(self, names: Collection[str]) -> None:
         for name in names:
             self.requires[name] = [*self.catalog.requires_of(name)]
-        for name, provider in product(sorted(names), self._providers[1:]):
+        for name, provider in product(sorted(names), self._providers):
             for candidate in provider.candidates(name):
                 self.requires[name] += provider.requirements(candidate)
 
@@ -144,9 +144,9 @@ class ProblemBuilder:
         """Return the candidates that the providers have for a distribution."""
         known = self._candidates.get(name)
         if known is None:
-            of_catalog, *others = (provider.candidates(name) for provider in self._providers)
-            self.widened |= any(others)
-            known = self._candidates[name] = [*of_catalog, *chain.from_iterable(others)]
+            others = [one for provider in self._providers for one in provider.candidates(name)]
+            self.widened |= bool(others)
+            known = self._candidates[name] = [*candidates_of(self.catalog, self.request, name), *others]
         return known
 
     def is_new(self, *key: object) -> bool:
@@ -208,9 +208,7 @@ class ProblemBuilder:
         if kept := self._keep.get(name):
             ordered.sort(key=lambda candidate: candidate.key != kept)
         if self.request.preinstalled is not None:
-            ordered, self._installed[name] = InstalledProvider(self.catalog, self.request).merged(
-                name, ordered
-            )
+            ordered, self._installed[name] = merged(self.catalog, self.request, name, ordered)
         self.variables[name] = Variable(name, ordered)
 
     def relate(
@@ -347,21 +345,18 @@ def reachable(catalog: Catalog, backend: Backend, names: Iterable[str]) -> froze
 def check_target(catalog: Catalog, target: Target) -> None:
     """Raise a UsageError if the target names something that is not in the catalog."""
     check_architectures(catalog, target.gfx)
-    known: tuple[tuple[str, Sequence[str | None], Mapping[str, object]], ...] = (
-        ("kernel driver", [target.driver], catalog.driver),
-        ("base image", [target.base_image], catalog.image),
-    )
-    for kind, names, rows in known:
-        for name in names:
-            if name is not None and name not in rows:
-                msg = f"The catalog has no {kind} {shorten(name)!r}."
-                hint = did_you_mean(name, rows)
-                images = [row for row in catalog.site_image.values() if row.site == target.site]
-                images.sort(key=lambda row: str(row.since or ""), reverse=True)
-                if kind == "base image" and images and not closest_names(name, rows):
-                    listed = ", ".join(row.image for row in images[:3])
-                    hint = f"{target.site} has {listed} and others. Or name a file on this machine."
-                raise UsageError(msg, hint=hint)
+    driver, image = target.driver, target.base_image
+    if driver is not None and driver not in catalog.driver:
+        msg = f"The catalog has no kernel driver {shorten(driver)!r}."
+        raise UsageError(msg, hint=did_you_mean(driver, catalog.driver))
+    if image is not None and image not in catalog.image:
+        hint = did_you_mean(image, catalog.image)
+        images = [row for row in catalog.site_image.values() if row.site == target.site]
+        images.sort(key=lambda row: str(row.since or ""), reverse=True)
+        if images and not closest_names(image, catalog.image):
+            listed = ", ".join(row.image for row in images[:3])
+            hint = f"{target.site} has {listed} and others. Or name a file on this machine."
+        raise UsageError(f"The catalog has no base image {shorten(image)!r}.", hint=hint)
 
 
 def check_architectures(catalog: Catalog, names: Iterable[str]) -> None:

@@ -9,9 +9,9 @@
 | installed | `installed` | what is in the environment or in the base image, and must stay |
 | triton | `resolver.solving.triton` | the triton of a torch whose exact triton the catalog does not have |
 
-Each has `candidates` and `requirements`, and none changes the catalog. The problem is compiled from their
-candidates; the search asks the index provider as it goes on, and what it read of the chosen candidates is
-recorded for the confirmation.
+None changes the catalog. The problem is compiled from the candidates of the catalog and what is installed,
+to which each `Provider` (inferred, labelled, triton) adds candidates with their requirements; the search asks
+the index provider as it goes on, and what it read of the chosen candidates is recorded for the confirmation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Provider(Protocol):
-    """Who knows candidates of distributions, and the facts about what they require."""
+    """Who knows candidates of distributions besides those of the catalog, and what they require."""
 
     def candidates(self, name: str) -> Sequence[Candidate]:
         """Return the candidates of a distribution, in no particular order."""

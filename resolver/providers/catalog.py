@@ -1,4 +1,4 @@
-"""The provider of the catalog: releases and recipes."""
+"""The releases of the catalog as candidates."""
 
 from __future__ import annotations
 
@@ -7,47 +7,25 @@ from typing import TYPE_CHECKING
 from resolver.model import Candidate, Fact
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from resolver.facts import schema
     from resolver.facts.catalog import Catalog
     from resolver.model import Request
 
 
-class CatalogProvider:
-    """The releases of the catalog as candidates, and its rows as requirements."""
-
-    def __init__(self, catalog: Catalog, request: Request) -> None:
-        self._catalog = catalog
-        self._backend = request.target.backend
-        self._no_prebuilt = request.no_prebuilt
-
-    def candidates(self, name: str) -> Sequence[Candidate]:
-        """Return a candidate for each release; without the published ones if the request wants builds."""
-        catalog = self._catalog
-        candidates = [
-            candidate_of(
-                release,
-                catalog.recipe_for(release, self._backend),
-                inferred_from=catalog.inferred.get(release.key(), ""),
-            )
-            for release in catalog.releases_of(name)
-        ]
-        if self._no_prebuilt and any(map(self._is_built, candidates)):
-            return [candidate for candidate in candidates if candidate.origin == "build"]
-        return candidates
-
-    def requirements(self, candidate: Candidate) -> Sequence[schema.Requires]:
-        """Return the rows that apply to a release."""
-        release = candidate.release
-        rows = self._catalog.requires_of(candidate.name)
-        return [row for row in rows if release is not None and row.applies_to(release)]
-
-    def _is_built(self, candidate: Candidate) -> bool:
-        release = candidate.release
-        return bool(candidate.recipe and release and self._backend in release.backend) and (
-            candidate.origin == "build"
+def candidates_of(catalog: Catalog, request: Request, name: str) -> list[Candidate]:
+    """Return a candidate for each release of the catalog; only builds if the request wants them."""
+    backend = request.target.backend
+    candidates = [
+        candidate_of(
+            release,
+            catalog.recipe_for(release, backend),
+            inferred_from=catalog.inferred.get(release.key(), ""),
         )
+        for release in catalog.releases_of(name)
+    ]
+    built = [one for one in candidates if one.origin == "build"]
+    has_recipe = any(one.recipe and one.release and backend in one.release.backend for one in built)
+    return built if request.no_prebuilt and has_recipe else candidates
 
 
 def candidate_of(

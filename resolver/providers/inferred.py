@@ -135,7 +135,16 @@ class InferredProvider:
         return wider
 
     def _is_on_index(self, name: str) -> bool:
-        return _is_on_index(self._catalog, name, self._backend)
+        """Return whether a package is the project of this name on PyPI, and has releases from there."""
+        package = self._catalog.package.get(name)
+        return (
+            package is not None
+            and package.pypi == "same"
+            and any(
+                self._backend in row.backend and not row.variant and row.git is None and not is_elsewhere(row)
+                for row in self._catalog.releases_of(name)
+            )
+        )
 
     def _is_excluded(self, requirement: Requirement, project: Project) -> bool:
         """Return whether the catalog excludes a release that a requirement allows."""
@@ -216,19 +225,6 @@ def _is_inferred(catalog: Catalog, pick: Distribution) -> bool:
         and (pick.name, pick.version, pick.variant) not in catalog.release
         and bool(pick.facts)
         and pick.facts[0].status == "inferred"
-    )
-
-
-def _is_on_index(catalog: Catalog, name: str, backend: Backend) -> bool:
-    """Return whether a package is the project of this name on PyPI, and has releases from there."""
-    package = catalog.package.get(name)
-    return (
-        package is not None
-        and package.pypi == "same"
-        and any(
-            backend in row.backend and not row.variant and row.git is None and not is_elsewhere(row)
-            for row in catalog.releases_of(name)
-        )
     )
 
 

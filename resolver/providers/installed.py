@@ -62,53 +62,39 @@ def installed_versions(catalog: Catalog, request: Request) -> Mapping[str, str]:
     return preinstalled.installed
 
 
-class InstalledProvider:
-    """What is in the environment, or in the base images that may be chosen, and must stay."""
+def merged(
+    catalog: Catalog, request: Request, name: str, known: Sequence[Candidate]
+) -> tuple[list[Candidate], list[InstalledVersion]]:
+    """Return the candidates of a component in the order of preference, then its installed versions."""
+    candidates, masks = list(known), []
+    for version, fact in _facts(catalog, request, name).items():
+        requires_as, accepted_as = _matches(version, known)
+        same = [known[i] for i in requires_as if known[i].version == version]
+        similar = [known[i].version for i in requires_as]
+        index = same[0].index if same else ""
+        remark = "" if same else _remark(name, version, similar, accepted_as)
+        installed = Candidate(name, version, "distribution", "preinstalled", fact, index=index, remark=remark)
+        candidates.append(installed)
+        bits = (sum(1 << (i + 1) for i in positions) for positions in (requires_as, accepted_as))
+        masks.append(InstalledVersion(1 << len(candidates), *bits))
+    return candidates, masks
 
-    def __init__(self, catalog: Catalog, request: Request) -> None:
-        self._catalog = catalog
-        self._request = request
 
-    def candidates(self, name: str) -> Sequence[Candidate]:
-        """Return the installed versions of a component, each with its source."""
-        return [
-            Candidate(name, version, "distribution", "preinstalled", fact)
-            for version, fact in self._facts(name).items()
-        ]
-
-    def requirements(self, candidate: Candidate) -> Sequence[schema.Requires]:  # noqa: ARG002
-        """Return nothing: an installed version shares the facts of a version in the catalog (`extend`)."""
-        return ()
-
-    def merged(self, name: str, known: Sequence[Candidate]) -> tuple[list[Candidate], list[InstalledVersion]]:
-        """Return the candidates of a component in the order of preference, then its installed versions."""
-        candidates, masks = list(known), []
-        for installed in self.candidates(name):
-            version = installed.version
-            requires_as, accepted_as = _matches(version, known)
-            same = [known[i] for i in requires_as if known[i].version == version]
-            similar = [known[i].version for i in requires_as]
-            index = same[0].index if same else ""
-            remark = "" if same else _remark(name, version, similar, accepted_as)
-            candidates.append(replace(installed, index=index, remark=remark))
-            bits = (sum(1 << (i + 1) for i in positions) for positions in (requires_as, accepted_as))
-            masks.append(InstalledVersion(1 << len(candidates), *bits))
-        return candidates, masks
-
-    def _facts(self, name: str) -> dict[str, Fact]:
-        preinstalled = self._request.preinstalled
-        if preinstalled is None or name in PLATFORM:
-            return {}
-        if preinstalled.source != IMAGE:
-            version = preinstalled.installed.get(name)
-            text = f"the base image contains {name} {version}"
-            return {version: Fact(text, "observed", source_of(preinstalled))} if version else {}
-        facts: dict[str, Fact] = {}
-        for image in inspected_images(self._catalog, self._request):
-            version = image.holds.get(name)
-            if version:
-                facts.setdefault(version, Fact.of(image, f"a base image contains {name} {version}", note=""))
-        return facts
+def _facts(catalog: Catalog, request: Request, name: str) -> dict[str, Fact]:
+    """Return the installed versions of a component, each with its source."""
+    preinstalled = request.preinstalled
+    if preinstalled is None or name in PLATFORM:
+        return {}
+    if preinstalled.source != IMAGE:
+        version = preinstalled.installed.get(name)
+        text = f"the base image contains {name} {version}"
+        return {version: Fact(text, "observed", source_of(preinstalled))} if version else {}
+    facts: dict[str, Fact] = {}
+    for image in inspected_images(catalog, request):
+        version = image.holds.get(name)
+        if version:
+            facts.setdefault(version, Fact.of(image, f"a base image contains {name} {version}", note=""))
+    return facts
 
 
 def inspected_images(catalog: Catalog, request: Request) -> list[schema.Image]:
