@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from resolver.compiling.clauses import OTHER_ARCHITECTURES
-from resolver.compiling.problem import ABSENT, ALWAYS, Demand, Link, Relation, RelationRow
+from resolver.compiling.problem import ABSENT, ALWAYS, Demand, Link, Problem, Relation, RelationRow
 from resolver.model import Conflict, CoreItem
 from resolver.solving.search import Search
 from resolver.solving.session import Session, conflicting, minimal, state
@@ -279,20 +279,11 @@ def subjects_left(
     session: Session, demands: Sequence[Demand], relations: Sequence[Relation], relation: Relation
 ) -> int:
     """Return the mask of the subjects of a relation that the rest of the core leaves."""
-    domains = {name: variable.everything for name, variable in session.problem.variables.items()}
-    for demand in demands:
-        domains[demand.variable.name] &= demand.mask
     others = [other for other in relations if other is not relation]
-    changed = True
-    while changed:
-        changed = False
-        for other in others:
-            subject, target = other.subject.name, other.object.name
-            kept, reachable = other.revised(domains[subject], domains[target])
-            changed |= (kept, reachable) != (domains[subject], domains[target])
-            domains[subject], domains[target] = kept, reachable
-    left = domains[relation.subject.name]
-    return relation.subject.present & (left if all(domains.values()) else -1)
+    rest = Session(Problem(session.problem.variables, [*demands], others))
+    left = rest.narrow(demands)
+    name = relation.subject.name
+    return relation.subject.present & (left.domains[rest.number[name]] if left else -1)
 
 
 def describe(

@@ -154,14 +154,6 @@ class Relation(msgspec.Struct, eq=False):
         self.table = [allowed.get(bit, everything) for bit in range(len(self.subject.candidates) + 1)]
         self.table[0] = everything
 
-    def revised(self, subjects: int, objects: int) -> tuple[int, int]:
-        """Return the subjects that have an allowed object, and the objects that they allow."""
-        kept = sum(1 << bit for bit in bits(subjects) if self.table[bit] & objects)
-        reachable = 0
-        for bit in bits(kept):
-            reachable |= self.table[bit] & objects
-        return kept, reachable
-
     def rows_between(self, subject: int, target: int) -> list[RelationRow]:
         """Return the rows that allow this pair of bit numbers."""
         return [row for row in self.rows if row.subjects >> subject & 1 and row.objects >> target & 1]
