@@ -42,6 +42,7 @@ FIRST: VersionKey = (-1,)
 LAST: VersionKey = (1 << 62,)
 """Before and after the keys of all versions."""
 _PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)*")
+_LOCAL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*", re.ASCII)
 _LONG = 1000  # characters; Python does not convert numbers with more than 4300 digits
 _CLAUSE = re.compile(
     r"(?P<operator>[=!~]=|[<>]=?)\s*(?P<public>[0-9](?:[A-Za-z0-9.!_-]*[A-Za-z0-9])?)"
@@ -108,6 +109,9 @@ def key_or_none(text: str) -> VersionKey | None:
     """Return the key of a version, without its local label; None if the text is not a version."""
     if is_plain(text):
         return 0, _without_trailing_zeros(tuple(map(int, text.split(".")))), _AT
+    public, plus, local = text.partition("+")
+    if plus and is_plain(public) and len(local) < _LONG and _LOCAL.fullmatch(local):
+        return key_or_none(public)
     parsed = version_or_none(text)
     if parsed is None:
         return None
@@ -269,8 +273,10 @@ def sort_key(version: str) -> tuple[Any, ...]:
     key = key_or_none(version)
     if key is None:
         return 0, version
-    # Most versions differ in their keys, and comparing keys is many times faster than comparing versions.
-    return (1, key, version_or_none(version)) if "+" in version else (1, key)
+    if "+" not in version:
+        return 1, key
+    label = version.partition("+")[2].strip().lower().replace("-", ".").replace("_", ".")
+    return 1, key, tuple((int(part), "") if part.isdecimal() else (-1, part) for part in label.split("."))
 
 
 def bounds_cross(specifier: Specifier) -> bool:

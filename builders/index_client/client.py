@@ -13,13 +13,13 @@ import itertools
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
@@ -537,27 +537,28 @@ class _Threads:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._queue: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        self._threads = self._unfinished = 0
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._threads = 0
         self._lock = threading.Lock()
 
     def submit(self, work: Callable[[], object]) -> None:
-        self._queue.put(work)
         with self._lock:
-            self._unfinished += 1
-            if self._threads >= min(self._unfinished, self._most):
+            self._waiting.append(work)
+            if self._threads >= self._most:
                 return
             self._threads += 1
         threading.Thread(target=self._work, name="package indexes", daemon=True).start()
 
     def _work(self) -> None:
         while True:
-            work = self._queue.get()
+            with self._lock:
+                if not self._waiting:
+                    self._threads -= 1
+                    return
+                work = self._waiting.popleft()
             with suppress(Exception):  # raised again where the result is needed
                 work()
             del work  # which keeps the client alive
-            with self._lock:
-                self._unfinished -= 1
 
 
 class _Once(Generic[T]):
