@@ -26,9 +26,6 @@ SOURCE_DATE_EPOCH = "315532800"
 """1980-01-01, the oldest time that a zip archive can hold. The wheel must not contain the build time."""
 NO_COMPILER_CACHE = "none"
 """The value of ``--compiler-cache`` that disables the cache."""
-GARBAGE_THRESHOLD = 100_000
-"""Number of new objects after which Python searches for reference cycles. Nearly everything that a command
-creates lives until the command ends, so Python's default costs a tenth of the run time and frees nothing."""
 CONNECTIONS = 16
 """Number of connections to one server at the same time."""
 MISSING_CODES = frozenset({404, 410})

@@ -53,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(context: Context) -> int:
     """Run the command."""
+    from builders.containers.image import with_pinned_image
+
     args, console = context.args, context.console
     upgraded = bool({*context.settings.upgrade} - {EVERYTHING})
     earlier = read_earlier(args.output, required=upgraded) if upgraded or not args.no_lock else None
@@ -65,8 +67,6 @@ def execute(context: Context) -> int:
     if earlier is not None and not args.no_lock:
         check_not_smaller(earlier, answer, args.output)
     if not args.no_lock:
-        from builders.containers.image import with_pinned_image
-
         answer = with_pinned_image(answer, args.output)
     is_valid = earlier is not None and is_unchanged(earlier, answer)
     for change in changed_facts(earlier, answer, args.output) if earlier else ():
