@@ -20,9 +20,9 @@ HEAVY = {"auditwheel", "elftools", "networkx", "requests"}
 BUDGETS = {
     "version": (["--version"], 2, 2),
     "help": (["--help"], 2, 2),
-    "resolve": (["resolve", "torch", "apex", "deepspeed", *OFFLINE], 80, 15),
-    "explain": (["explain", "torch"], 107, 25),
-    "check": (["check", "requirements.txt"], 203, 32),
+    "resolve": (["resolve", "torch", "apex", "deepspeed", *OFFLINE], 80, 14),
+    "explain": (["explain", "torch"], 107, 24),
+    "check": (["check", "requirements.txt"], 203, 31),
 }
 """Our own modules, and instructions in those of a bare interpreter."""
 OURS = {"matrix", "builders", "resolver"}
