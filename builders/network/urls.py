@@ -245,3 +245,8 @@ def is_tree(url: str, mirrors: Mapping[str, str]) -> bool:
     """Return whether a URL names a commit, or a directory on this machine."""
     path = local_path(mirrored(url, mirrors))
     return git_commit(url) is not None or (path is not None and path.is_dir())
+
+
+def is_of_public_index(url: str) -> bool:
+    """Return whether an index is PyPI, or another URL of its host."""
+    return str(urlsplit(public_index()).hostname) in url

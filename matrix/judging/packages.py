@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
@@ -14,7 +13,7 @@ from builders.audit.platform_tags import too_new_glibc
 from builders.constants import MOUNTED_INDEX
 from builders.index import Index
 from builders.machine.host import glibc_version, missing_python
-from builders.network.urls import public_index
+from builders.network.urls import is_of_public_index
 from builders.pyproject import FILE
 from matrix.judging.distributions import RESOLVE, check_rocm, of_label, rocm_of
 from matrix.judging.target import TORCH_FAMILY, released_with
@@ -100,7 +99,7 @@ class Indexes:
             for url in line.values("--index-url", "--extra-index-url"):
                 if torch_index(url):
                     self.torch.setdefault(torch_index(url), entry)
-                elif str(urlsplit(public_index()).hostname) in url:
+                elif is_of_public_index(url):
                     self.public = True
                 else:
                     self.other = True

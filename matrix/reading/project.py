@@ -20,6 +20,7 @@ from builders.pyproject import FILE, PyProject, requirements_of
 from matrix.reading.conda_file import conda_item
 from matrix.reading.items import Item, Reading, Unread, pip_item
 from matrix.reading.pip_line import counts_on_linux, parse_requirement
+from matrix.reading.requirements import FIRST_INDEX, from_first_index
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name
 from resolver.texts import printable
@@ -199,6 +200,9 @@ def _read_uv(uv: Mapping[str, Any], reading: Reading, lines: _Lines, chosen: Seq
                 _from_source(item, row, urls) if item.name == known and not item.url else item
                 for item in reading.items
             ]
+    if uv.get("index-strategy", FIRST_INDEX) == FIRST_INDEX:
+        ordered = [*(url for url in reading.index_urls if url not in main), *main]
+        reading.items = [item if item.indexes else from_first_index(item, ordered) for item in reading.items]
     for text in filter(_is_text, uv.get("constraint-dependencies", ())):
         item = pip_item(text, line=lines.get(text, 0))
         reading.constraints += [item] if item else []
@@ -343,10 +347,13 @@ def _read_pixi(pixi: Mapping[str, Any], reading: Reading, lines: _Lines) -> None
 
 def _of_feature(table: Mapping[str, Any], reading: Reading, lines: _Lines) -> None:
     options = table.get("pypi-options")
+    ordered: list[str] = []
     if isinstance(options, dict):
         main = options.get("index-url")
         more = [url for url in options.get("extra-index-urls", ()) if isinstance(url, str)]
-        reading.index_urls += [*([main] if isinstance(main, str) else []), *more]
+        main = [main] if isinstance(main, str) else []
+        reading.index_urls += [*main, *more]
+        ordered = [*more, *main] if options.get("index-strategy", FIRST_INDEX) == FIRST_INDEX else []
     for key in ("dependencies", "host-dependencies", "build-dependencies"):
         needs = table.get(key)
         for name, stated in (needs if isinstance(needs, dict) else {}).items():
@@ -362,6 +369,7 @@ def _of_feature(table: Mapping[str, Any], reading: Reading, lines: _Lines) -> No
     needs = table.get("pypi-dependencies")
     for name, stated in (needs if isinstance(needs, dict) else {}).items():
         _of_poetry(str(name), stated, reading, lines, urls={}, group="")
+    reading.items = [from_first_index(item, ordered) for item in reading.items]
 
 
 def _read_setup(text: str, name: str, chosen: Sequence[str]) -> Reading:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import replace
 
 from builders.findings import SEVERITIES, Finding, Severity
+from builders.network.urls import is_of_public_index
 from matrix.reading.items import Item, Reading, Unread, pip_item
 from resolver.errors import UsageError
+from resolver.requirements import TRITON_NAMES
 from resolver.texts import printable, read_text
 from resolver.versions import shorten
 
@@ -26,6 +28,10 @@ _LONGEST_SHOWN = 200
 
 VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _OF_TORCH = r"//[\w.-]*pytorch\.org/"
+FIRST_INDEX = "first-index"
+"""The strategy of uv and pixi for a project that several indexes have, if none is stated."""
+ON_TORCH_INDEX = {"torch", "torchvision", "torchaudio", *TRITON_NAMES}
+"""What PyTorch's indexes have, among much else."""
 _MOST_NESTED = 50
 _MOST_LINES = 100_000
 OPTIONS = {".txt": "-r", ".in": "-r", ".yml": "--env", ".yaml": "--env", ".toml": "--project"}
@@ -250,6 +256,19 @@ def followed(
 def is_index_of_torch(url: str) -> bool:
     """Return whether an index is PyTorch's, which the catalog binds to torch."""
     return re.search(_OF_TORCH, url) is not None
+
+
+def from_first_index(item: Item, indexes: Sequence[str]) -> Item:
+    """Return torch or a companion with the index from which uv and pixi take it, if `indexes` tell.
+
+    They take a project from the first index that has it, and the default one comes last. Sources:
+    https://docs.astral.sh/uv/concepts/indexes/ ;
+    https://pixi.sh/latest/reference/pixi_manifest/#the-pypi-options-table
+    """
+    if item.url or item.name not in ON_TORCH_INDEX or not indexes:
+        return item
+    has_torch = is_index_of_torch(indexes[0]) or is_of_public_index(indexes[0])
+    return replace(item, indexes=(indexes[0],)) if has_torch else item
 
 
 def recognises(_: str, __: str) -> bool:

@@ -21,13 +21,14 @@ from builders.probe.environment import INSTALLERS
 from matrix.reading.conda_file import conda_item
 from matrix.reading.items import Item, Unread, pip_item
 from matrix.reading.pip_line import file_version, is_location
+from matrix.reading.requirements import FIRST_INDEX, ON_TORCH_INDEX, from_first_index
 from matrix.reading.requirements import read as read_requirements
 from resolver.errors import UsageError
 from resolver.texts import printable, read_text
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 # No expression has nested repetition: the texts come from strangers.
 _PIECE = re.compile(
@@ -77,6 +78,8 @@ _HARMLESS = _words(
 _ACTIVATION = re.compile(r"\$\{?\w*(WITH_|CONDA|VENV|ACTIVATE)\w*\}?")
 _INTERPRETER = re.compile(r"python[\d.]*(\$\w+|\$\{\w+\})?|\$\{?PYTHON\w*\}?")
 _PIP_MAIN, _PIP_EXTRA = {"-i", "--index-url", "--default-index"}, {"--extra-index-url", "--index"}
+_TORCH_INDEXES = "https://download.pytorch.org/whl/"
+"""What uv's backends for torch (``rocm6.4``) are added to. Source: ``uv pip install --help`` (0.13.9)."""
 _PIP_LINKS, _EDITABLE = {"-f", "--find-links"}, {"-e", "--editable"}
 _PIP_FILES = {"-r", "--requirement", "-c", "--constraint", "--override"}
 _PIP_OTHERS = _words(
@@ -534,17 +537,18 @@ class Shell:
 
     def _uv(self, command: Command, words: Sequence[str]) -> None:
         if words[:1] == ["pip"]:
-            self._pip(command, words[1:])
+            self._pip(command, words[1:], by_uv=True)
         else:
             matters = words[:1] in (["sync"], ["add"], ["run"])
             self._note(command, "it is not read" if matters else "it installs no package", matters=matters)
 
-    def _pip(self, command: Command, words: Sequence[str]) -> None:
+    def _pip(self, command: Command, words: Sequence[str], *, by_uv: bool = False) -> None:
         words = _after_options(words, _PIP_VALUES)
         if words[:1] not in (["install"], ["wheel"]):
             changes = words[:1] in (["uninstall"], ["sync"])
             self._note(command, "it is not read" if changes else "it installs no package", matters=changes)
             return
+        before = len(self.items)
         self.split_by_shell += [(command.line, text) for text in command.redirected]
         options, named = _split(words[1:], _PIP_VALUES)
         indexes = self._indexes(options)
@@ -562,6 +566,24 @@ class Shell:
                 self._add(command, word, item and replace(item, isolated=isolated, alone=alone))
         if not named and not options:
             self._note(command, "it names no package", matters=False)
+        if by_uv:
+            self.items[before:] = self._indexed_by_uv(command, self.items[before:], dict(options))
+
+    def _indexed_by_uv(
+        self, command: Command, items: Sequence[Item], options: Mapping[str, str]
+    ) -> Iterator[Item]:
+        known = self.values
+        backend = options.get("--torch-backend", known.get("UV_TORCH_BACKEND", ""))
+        strategy = options.get("--index-strategy", known.get("UV_INDEX_STRATEGY", FIRST_INDEX))
+        for item in items:
+            if backend == "auto" and item.name in ON_TORCH_INDEX:
+                reason = "with the backend auto, the machine that runs uv decides which build it is"
+                self.unread.append(Unread(command.line, item.text, reason))
+            elif backend:
+                yield from_first_index(item, [f"{_TORCH_INDEXES}{backend}"])
+            else:
+                ordered = (*item.indexes[1:], *item.indexes[:1]) if strategy == FIRST_INDEX else ()
+                yield from_first_index(item, ordered)
 
     def _isolates(self, options: Sequence[tuple[str, str]]) -> bool:
         stated = self.values.get("PIP_NO_BUILD_ISOLATION", "").lower()  # inverted: see ISOLATION_VARIABLE

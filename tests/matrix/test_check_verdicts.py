@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from builders.findings import Finding
 from builders.installed.checks import findings_of
+from builders.network.urls import public_index
 from matrix.cli import main
 from matrix.judging.corrections import check
 from matrix.judging.distributions import installed_findings, judge_items, rocm_of
@@ -481,3 +482,45 @@ def test_file_that_a_script_writes_does_not_tell_its_kind(name: str, capsys: Cap
     assert main(["check", name, "--site", "lumi-g", "--date", "2026-11-20", "--format", "json"]) in {0, 4}
     (thing,) = json.loads(capsys.readouterr().out)["things"]
     assert [row["name"] for row in thing["distributions"] if row["version"]] == ["numpy"]
+
+
+PROJECT_OF_UV = f"""[project]
+name = "a"
+version = "1"
+dependencies = ["torch"]
+[[tool.uv.index]]
+url = "{ROCM_6_4}"
+"""
+MANIFEST_OF_PIXI = f"""[workspace]
+channels = ["conda-forge"]
+platforms = ["linux-64"]
+[pypi-options]
+extra-index-urls = ["{ROCM_6_4}"]
+[pypi-dependencies]
+torch = "*"
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code"),
+    [
+        ("a.sh", f"uv pip install torch --index {ROCM_6_4}", 0),
+        ("a.sh", f"uv pip install torch --index {ROCM_6_4} --index-strategy unsafe-best-match", 1),
+        ("a.sh", f"uv pip install torch==2.9.1 -i {ROCM_6_4} --extra-index-url {public_index()}", 1),
+        ("a.sh", f"pip install torch==2.9.1 -i {ROCM_6_4} --extra-index-url {public_index()}", 0),
+        ("a.sh", "uv pip install torch --torch-backend=rocm6.4", 0),
+        ("a.sh", "UV_TORCH_BACKEND=rocm6.4 uv pip install torch", 0),
+        ("a.sh", "uv pip install torch --torch-backend cu126", 1),
+        ("a.sh", "uv pip install torch --torch-backend auto", 4),
+        ("pyproject.toml", PROJECT_OF_UV, 0),
+        ("pyproject.toml", f'{PROJECT_OF_UV}[tool.uv]\nindex-strategy = "unsafe-best-match"\n', 1),
+        ("pixi.toml", MANIFEST_OF_PIXI, 0),
+    ],
+)
+def test_uv_and_pixi_take_torch_from_the_first_index(
+    name: str, text: str, code: int, capsys: Capture
+) -> None:
+    """Seen in guides that install torch for ROCm with uv: what pip would take was an error."""
+    Path("matrix.toml").write_text('[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n')
+    Path(name).write_text(f"{text}\n")
+    assert main(["check", name, "--site", "lumi-g", "--date", "2026-11-20"]) == code, capsys.readouterr().out
