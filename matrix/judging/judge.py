@@ -267,7 +267,9 @@ def _judge_reading(
     if lock is not None and not context.args.repair and _is_of_lock(reading, lock):
         of_lock, names = replace(judged_, findings=[]), {item.name for item in reading.items}
         judge_lock(of_lock, lock, Path(context.args.lock), context)
-        judged_.findings += [one for one in of_lock.findings if one.severity != "info"]
+        # What no index answered for, `resolve` has said; the file without its lock has no finding about it.
+        said = [one for one in of_lock.findings if one.severity != "info" and one.id != "not-judged"]
+        judged_.findings += said
         judged_.distributions = [item for item in of_lock.distributions if item.name in names]
         return None
     answer = predict(judged_, reading, context)
