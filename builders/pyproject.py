@@ -66,6 +66,16 @@ def read_pyproject(path: Path) -> PyProject:
         raise UsageError(msg) from None
 
 
+def read_project(top: Path) -> PyProject:
+    """Read the ``pyproject.toml`` of a source tree, which may have only a ``setup.py``."""
+    if (top / FILE).is_file():
+        return read_pyproject(top / FILE)
+    if not (top / "setup.py").is_file():
+        msg = f"{top} is not a Python project: it has neither {FILE} nor setup.py."
+        raise UsageError(msg, hint="Name the directory that contains one of these files.")
+    return PyProject()
+
+
 def static_metadata(path: Path, version: str = "") -> Metadata | None:
     """Return the metadata that a ``pyproject.toml`` states; None if a build may compute a part of them.
 

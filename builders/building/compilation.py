@@ -12,6 +12,7 @@ Sources: ccache(1); HIPCC environment variables (rocm.docs.amd.com/projects/HIPC
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import shlex
@@ -26,6 +27,7 @@ from builders.constants import NO_COMPILER_CACHE
 from builders.containers.runtime import Bind, View, isolation_in, output_in, run_in
 from builders.containers.sandbox import BUILD
 from builders.machine import host
+from builders.pyproject import read_project
 from builders.recipes import LAUNCHER, Program, launched
 from builders.storage.files import cache_root, make_directories, make_read_only, open_regular, sha256_of
 from builders.storage.lease import digest, ensure_cached
@@ -44,20 +46,22 @@ if TYPE_CHECKING:
     from resolver.indexes import Metadata
 
 
-FRONTEND = "build"
-"""The distribution that calls the backend (PEP 517). It runs inside the runtime."""
-
 NOT_PUBLISHED = "No wheel was added to the index for it."
 _RPATH = re.compile(r"-Wl,(-rpath|-R|--enable-new-dtags)|-R/")
 
-_ASK = """
-import subprocess, sys
-from build import BuildBackendException, ProjectBuilder
-try:
-    ProjectBuilder(sys.argv[1]).prepare("wheel", sys.argv[2])
-except BuildBackendException as error:  # a backend that ended has printed why
-    sys.exit(1 if isinstance(error.exception, subprocess.CalledProcessError) else str(error))
+_CALL_HOOK = """
+import importlib, json, os, sys
+hook, out, settings, backend, paths = json.loads(sys.argv.pop())
+sys.path[:1] = map(os.path.abspath, paths)  # instead of the source itself
+module, _, names = backend.partition(":")
+place = importlib.import_module(module)
+for name in filter(None, names.split(".")):
+    place = getattr(place, name)
+if hasattr(place, hook):
+    getattr(place, hook)(out, settings)
 """
+"""Calls a hook of a build backend as PEP 517 says, in one process; frontends start a second one for it."""
+_HOOK_FILE = "call_hook.py"
 _NAMES = ("cc", "c++", "gcc", "g++", "clang", "clang++")
 _LAUNCHER = "compiler-cache"
 _STATISTICS = "compiler-cache.log"
@@ -116,18 +120,11 @@ def compile_wheel(
     When it is copied, all processes of the build have ended: the runtime ends those in its PID namespace, and
     `builders.machine.reaper` all others.
     """
-    title, runtime, log = task.title, task.build_host.runtime, directory.log
-    out = directory.sandbox / "raw"
-    out.mkdir()
-    program, target, tree = (str(seen_at(runtime, directory.sandbox, path)) for path in (python, out, source))
-    # The lock has the versions of the build requirements, and they are installed already. With isolation, the
-    # frontend would install others.
-    command = [
-        program, "-m", FRONTEND, "--wheel", "--no-isolation", "--skip-dependency-check", "--outdir", target,
-        *(f"--config-setting=--build-option={option}" for option in options), tree,
-    ]  # fmt: skip
-    run_in(runtime, command, view, what=f"Building {title}", log=log)
-    return copy_out(title, out, wheels, log)
+    what = f"Building {task.title}"
+    out = _call_hook(
+        task, python, view, "build_wheel", what=what, source=source, directory=directory, options=options
+    )
+    return copy_out(task.title, out, wheels, directory.log)
 
 
 def stated_metadata(
@@ -141,12 +138,9 @@ def stated_metadata(
     """Return what the backend of a prepared source states without compiling; None if it has no such hook."""
     from builders.index_client.metadata import parse
 
-    title, runtime, log = task.title, task.build_host.runtime, directory.log
-    out = directory.sandbox / "stated"
-    out.mkdir()
-    program, target, tree = (str(seen_at(runtime, directory.sandbox, path)) for path in (python, out, source))
-    what = f"Asking the build backend of {title} for its metadata"
-    run_in(runtime, [program, "-c", _ASK, tree, target], view, what=what, log=log)
+    title, log = task.title, directory.log
+    what, hook = f"Asking the build backend of {title} for its metadata", "prepare_metadata_for_build_wheel"
+    out = _call_hook(task, python, view, hook, what=what, source=source, directory=directory)
     # The code of the source could have put a link in the place of each.
     folders = [path for path in out.glob("*.dist-info") if path.is_dir() and not path.is_symlink()]
     if out.is_symlink() or not folders:
@@ -158,6 +152,37 @@ def stated_metadata(
     except (OSError, ValueError, DamagedError) as error:
         msg = f"The build backend of {title} returned metadata that cannot be read: {error}.\n  Log: {log}"
         raise BuildError(msg, hint=NOT_PUBLISHED) from None
+
+
+def _call_hook(
+    task: Task,
+    python: Path,
+    view: View,
+    hook: str,
+    *,
+    what: str,
+    source: Path,
+    directory: BuildDirectory,
+    options: Sequence[str] = (),
+) -> Path:
+    """Call a hook of the build backend, if it has it, in the directory of the source; return its results.
+
+    Raise `BuildError` if the source is not a valid project.
+    """
+    try:
+        system = read_project(source).build_system
+    except UsageError as error:
+        raise BuildError(f"{what} failed: {error.message}", hint=NOT_PUBLISHED) from None
+    runtime, sandbox = task.build_host.runtime, directory.sandbox
+    out = sandbox / hook
+    out.mkdir()
+    program, script, target = (
+        str(seen_at(runtime, sandbox, path)) for path in (python, sandbox / _HOOK_FILE, out)
+    )
+    settings = {"--build-option": options} if options else {}
+    call = [hook, target, settings, system.build_backend, system.backend_path]
+    run_in(runtime, [program, script, json.dumps(call)], view, what=what, log=directory.log)
+    return out
 
 
 def copy_out(title: str, out: Path, target: Path, log: Path) -> tuple[Path, str]:
@@ -216,6 +241,7 @@ def build_view(
         path = shims / name
         path.write_text(text, encoding="utf-8")
         path.chmod(0o755)
+    (work / _HOOK_FILE).write_text(_CALL_HOOK, encoding="utf-8")
     temporary = work / "tmp"
     temporary.mkdir()
     tools = [_tools()] if runtime.image is None else []
@@ -243,9 +269,15 @@ def build_view(
     )
 
 
+def know_host(runtime: Runtime) -> None:
+    """Find out, in the process that starts builds, what otherwise each of them would find out by itself."""
+    if runtime.isolation and runtime.isolates_network and runtime.image is None:
+        _tools()
+
+
 def _tools() -> Path:
     """Return a directory, made once, with links to the programs of this machine that builds may use."""
-    tools = host.tools()
+    tools = host.tools(tuple(os.get_exec_path()))
     root = cache_root() / "programs" / digest(tools)
 
     def link() -> None:

@@ -144,16 +144,17 @@ def cuda_toolkits() -> list[Path]:
     ]
 
 
-def tools() -> dict[str, str]:
-    """Return the paths of the programs that a build on this machine may use, by name, as PATH finds them.
+@cache
+def tools(path: tuple[str, ...]) -> dict[str, str]:
+    """Return the paths of the programs that a build on this machine may use, by name.
 
-    These are all programs of the system and, from other directories on PATH, compilers and build tools. What
-    shows the build another GPU toolkit or another Python is left out: torch and many build scripts compile
-    for CUDA if they find ``nvcc``.
+    `path` has the folders of PATH. These are all programs of the system and, from other directories on PATH,
+    compilers and build tools. What shows the build another GPU toolkit or another Python is left out: torch
+    and many build scripts compile for CUDA if they find ``nvcc``.
     """
     found: dict[str, str] = {}
     is_tool, is_not_wanted = re.compile(_TOOL).fullmatch, re.compile(_NOT_FOR_BUILDS).fullmatch
-    folders = (folder.rstrip("/") for folder in [*filter(os.path.isabs, os.get_exec_path()), *_SYSTEM])
+    folders = (folder.rstrip("/") for folder in [*filter(os.path.isabs, path), *_SYSTEM])
     for folder in dict.fromkeys(folders):
         is_system = folder in _SYSTEM
         with suppress(OSError), os.scandir(folder) as entries:

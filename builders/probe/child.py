@@ -5,20 +5,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import importlib.machinery
-import importlib.util
 import json
 import os
 import site
 import socket
 import sys
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 LONGEST = 600  # characters of an error that are kept
 SIZE = 256  # rows and columns of the matrices that a GPU multiplies
@@ -139,7 +137,9 @@ def import_part(value: tuple[str, list[str], str]) -> dict[str, Any]:
 
 def is_extension(name: str) -> bool:
     """Return whether a module is a shared object. Such a module needs the libraries that torch loads."""
-    spec = importlib.util.find_spec(name)
+    from importlib.util import find_spec
+
+    spec = find_spec(name)
     return spec is not None and isinstance(spec.loader, importlib.machinery.ExtensionFileLoader)
 
 
@@ -181,6 +181,9 @@ def borrowed(lent: str) -> list[str]:
 
 def object_part(path: str) -> dict[str, Any]:
     """Load a shared object after torch: a Python module by importing it, any other library by its path."""
+    import ctypes
+    import importlib.util
+
     try:
         import_torch()
         if any(path.endswith(end) and end != ".so" for end in importlib.machinery.EXTENSION_SUFFIXES):
@@ -198,6 +201,8 @@ def object_part(path: str) -> dict[str, Any]:
 
 def libraries_part(modules: list[str]) -> dict[str, Any]:
     """Import modules in turn, as a program does; those that fail are left out."""
+    from contextlib import suppress
+
     for name in modules:
         with suppress(BaseException):
             importlib.import_module(name)
@@ -213,6 +218,8 @@ def failure(error: BaseException) -> dict[str, Any]:
 
 def plugin_part(value: list[Any]) -> dict[str, Any]:
     """Import modules in turn, and load a network plugin as RCCL does."""
+    import ctypes
+
     modules, path = value
     libraries_part(modules)
     try:

@@ -23,7 +23,6 @@ import ctypes
 import filecmp
 import fnmatch
 import glob
-import hashlib
 import importlib.machinery
 import importlib.metadata
 import json
@@ -468,6 +467,8 @@ def has_hash(path: str, recorded: str) -> bool:
 
 def file_hash(path: str, algorithm: str) -> bytes:
     """Return the hash of a file; empty if it cannot be read."""
+    import hashlib  # slow to import
+
     digest = hashlib.new(algorithm)
     try:
         with open(path, "rb") as file:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
+from builders.building.compilation import know_host
 from builders.building.directory import prune
 from builders.building.expected_time import Resources
 from builders.building.inputs import Limits
@@ -338,6 +339,7 @@ class Builds:
             memory_per_job=estimate.memory_per_job,
             jobserver=self._jobserver.path if shares and self._jobserver is not None else None,
         )
+        know_host(self.tasks[name].build_host.runtime)
         ours, theirs = multiprocessing.Pipe()
         context = multiprocessing.get_context("fork")
         arguments = (self.tasks[name], self.index, limits, theirs, os.getpid())

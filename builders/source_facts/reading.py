@@ -18,7 +18,7 @@ from packaging.metadata import parse_email
 from packaging.requirements import InvalidRequirement, Requirement
 
 from builders.constants import MODULES, TAKEN_OUT
-from builders.pyproject import FILE, PyProject, read_pyproject, static_metadata
+from builders.pyproject import FILE, PyProject, read_project, static_metadata
 from builders.source_facts.build_script import BuildScript, BuildVariable, Extension, read_script
 from builders.source_facts.facts import CMake, SourceFacts
 from builders.source_facts.kind import classify
@@ -80,10 +80,7 @@ _VERSION_LINE = re.compile(r"^__version__\s*(?::\s*\w+\s*)?=\s*['\"]([^'\"]+)['\
 
 def learn_source(top: Path) -> SourceFacts:
     """Return the facts about the build of a source tree with ``pyproject.toml`` or ``setup.py`` in `top`."""
-    if not (top / FILE).is_file() and not (top / "setup.py").is_file():
-        msg = f"{top} is not a Python project: it has neither {FILE} nor setup.py."
-        raise UsageError(msg, hint="Name the directory that contains one of these files.")
-    document = read_pyproject(top / FILE) if (top / FILE).is_file() else PyProject()
+    document = read_project(top)
     scripts = _read_scripts(top, document)
     cmake, of_cmake = _read_cmake(top, scripts, document)
     build = "\n".join(_COMMENT.sub("", _read(top / name)) for name in (*_paths(scripts), *cmake.files))
@@ -189,9 +186,9 @@ def tree_metadata(top: Path, shown: str, tag: str = "") -> Metadata:
 def has_extensions(top: Path) -> bool:
     """Return whether the build of a source tree compiles something, as far as is known.
 
-    Raise `UsageError` if its ``pyproject.toml`` is not valid.
+    Raise `UsageError` if it is not a valid project.
     """
-    document = read_pyproject(top / FILE) if (top / FILE).is_file() else PyProject()
+    document = read_project(top)
     scripts = _read_scripts(top, document)
     return _compiles(document, scripts, _read_cmake(top, scripts, document)[0])
 

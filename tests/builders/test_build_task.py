@@ -484,7 +484,7 @@ def test_killed_build_succeeds_next_time(
             assert program.poll() is None
             time.sleep(0.02)
         building = descendants(program.pid)
-        (backend,) = (pid for pid in building if "_in_process" in command_of(pid))
+        (backend,) = (pid for pid in building if "call_hook" in command_of(pid))
         os.kill(program.pid if who == "the program" else backend, signal.SIGKILL)
         _, errors = program.communicate() if who == "the build" else (None, "")
     assert who != "the build" or "BuildError" in errors
@@ -527,13 +527,13 @@ def test_requirements_pin_torch_of_lock(task_for: MakeTask) -> None:
             task, recipe=recipe, resolution=make_resolution(task.pick, *picks, backend="cpu", **fields)
         )
 
-    assert requirements_of(task_with(torch)) == ("torch==2.13.0+cpu", ["build", "torchx", "wheel"])
+    assert requirements_of(task_with(torch)) == ("torch==2.13.0+cpu", ["packaging", "torchx", "wheel"])
     without = msgspec.structs.replace(recipe, declared=("wheel",))
     assert requirements_of(task_with(torch, recipe=without))[0] is None
     edge = Edge(task.pick.name, "torch", "run", declared=True)
     needed = task_with(torch, recipe=without, edges=(edge,))
-    assert requirements_of(needed) == ("torch==2.13.0+cpu", ["build", "torchx", "wheel"])
-    assert requirements_of(task_with()) == (None, ["build", "torch", "torchx", "wheel"])
+    assert requirements_of(needed) == ("torch==2.13.0+cpu", ["packaging", "torchx", "wheel"])
+    assert requirements_of(task_with()) == (None, ["packaging", "torch", "torchx", "wheel"])
 
 
 def test_what_must_match_at_run_time_is_that_of_the_lock(task_for: MakeTask) -> None:
@@ -544,7 +544,7 @@ def test_what_must_match_at_run_time_is_that_of_the_lock(task_for: MakeTask) -> 
         task.recipe, declared=(), undeclared=("tensorflow-rocm", "wheel"), match_runtime=("tensorflow-rocm",)
     )
     with_tensorflow = replace(task, recipe=recipe, resolution=make_resolution(task.pick, tensorflow))
-    assert requirements_of(with_tensorflow) == (None, ["build", "tensorflow-rocm==2.16.1", "wheel"])
+    assert requirements_of(with_tensorflow) == (None, ["packaging", "tensorflow-rocm==2.16.1", "wheel"])
     options = fetching_of(with_tensorflow, Limits(), log=Path("log"), reporter=SILENT)
     assert options.indexes == [page]
 

@@ -60,7 +60,7 @@ def test_builds_see_only_compilers_and_tools(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host, "_SYSTEM", (str(system),))
         patch.setenv("PATH", os.pathsep.join([*path, str(root / "missing")]))
-        seen = {name: Path(path) for name, path in host.tools().items()}
+        seen = {name: Path(path) for name, path in host.tools(tuple(os.get_exec_path())).items()}
     assert not {*HIDDEN} & {*seen}
     assert "my-tool" not in seen
     assert seen["sed"].parent == system
@@ -73,7 +73,7 @@ def test_compiler_that_is_a_link_to_a_cache_is_not_a_tool(no_programs: Path) -> 
     """Ccache searches PATH for the compiler, and there would be only itself."""
     cache = program(no_programs / "ccache", "1.0")
     (no_programs / "mpicc").symlink_to(cache)
-    tools = host.tools()
+    tools = host.tools(tuple(os.get_exec_path()))
     assert tools["ccache"] == str(cache)
     assert tools.get("mpicc") != str(no_programs / "mpicc")
 

@@ -52,7 +52,7 @@ def test_builds_of_archer2_use_the_compilers_of_its_modules(programs: Path, tmp_
     assert host.compiler() == programs / "CC"
     assert found.identity["modules"] == ["PrgEnv-gnu/8.3.3", "cray-mpich/8.1.23"]
     assert found.identity["variables"]["CXX"] == "CC"
-    assert {"cc", "CC", "ftn"} <= host.tools().keys()
+    assert {"cc", "CC", "ftn"} <= host.tools(tuple(os.get_exec_path())).keys()
     (tmp_path / "a.c").write_text("int f(void) { return 1; }\n")
     command = ["sh", "-c", "exec $CC -c a.c -o a.o"]
     view = View(env=found.variables, cwd=tmp_path)
