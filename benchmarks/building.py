@@ -72,7 +72,6 @@ sys.exit(code)
 BARE = """
 import sys, time
 from builders.building import task
-from builders.building.compilation import build_view
 from builders.containers.runtime import Bind, run_in
 from builders.environments.python import ensure_pip
 from msgspec.structs import replace
@@ -84,22 +83,19 @@ def remember(python, *rest, **more):
 def obtain(*rest, **more):
     known["source"] = get(*rest, **more)
     return known["source"]
-def bare(title, runtime, environment, recipe, *, source, directory, wheels, variables):
-    work, log = directory.sandbox, directory.log
+def bare(hook, built, python, view, *, directory, **more):
+    runtime, work, log = built.build_host.runtime, directory.sandbox, directory.log
     pip = ensure_pip(runtime, known["python"], log=log)
     sdist = known["source"].path
-    view = build_view(
-        runtime, environment, recipe, work=work, source=source, variables=variables
-    )
     view = replace(view, binds=[*view.binds, Bind(pip.parent), Bind(sdist)])
-    line = [str(environment.python), str(pip), "wheel", "--no-build-isolation", "--no-deps", "--no-index"]
+    line = [str(python), str(pip), "wheel", "--no-build-isolation", "--no-deps", "--no-index"]
     line += ["--no-cache-dir", "--disable-pip-version-check", "-w", str(work / "bare"), str(sdist)]
     started = time.time()
     run_in(runtime, line, view, what="The bare build", log=log)
     print(f"@{time.time() - started:.2f}", file=sys.stderr)
     assert len(list((work / "bare").glob("*.whl"))) == 1
     sys.exit(0)
-task.make_environment, task.obtain, task.compile_wheel = remember, obtain, bare
+task.make_environment, task.obtain, task.call_hook = remember, obtain, bare
 main(sys.argv[1:])
 """
 

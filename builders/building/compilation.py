@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from builders.constants import NO_COMPILER_CACHE
 from builders.containers.runtime import Bind, View, isolation_in, output_in, run_in
 from builders.containers.sandbox import BUILD
 from builders.machine import host
@@ -105,42 +104,40 @@ done
 """
 
 
-def compile_wheel(
+def call_hook(
+    hook: str,
     task: Task,
     python: Path,
     view: View,
     *,
-    options: Sequence[str],
+    what: str,
     source: Path,
     directory: BuildDirectory,
-    wheels: Path,
-) -> tuple[Path, str]:
-    """Build the wheel of a prepared source; return a copy that the build does not see, and its SHA-256.
+    options: Sequence[str] = (),
+) -> Path:
+    """Call a hook of a build backend, if it has it, in the directory of its source; return its results.
 
-    When it is copied, all processes of the build have ended: the runtime ends those in its PID namespace, and
-    `builders.machine.reaper` all others.
+    Raise `BuildError` if the source is not a valid project.
     """
-    what = f"Building {task.title}"
-    out = _call_hook(
-        task, python, view, "build_wheel", what=what, source=source, directory=directory, options=options
-    )
-    return copy_out(task.title, out, wheels, directory.log)
+    try:
+        system = read_project(source).build_system
+    except UsageError as error:
+        raise BuildError(f"{what} failed: {error.message}", hint=NOT_PUBLISHED) from None
+    runtime, sandbox = task.build_host.runtime, directory.sandbox
+    out = sandbox / hook
+    out.mkdir()
+    places = (python, sandbox / _HOOK_FILE, out)
+    program, script, target = (str(seen_at(runtime, sandbox, path)) for path in places)
+    settings = {"--build-option": options} if options else {}
+    call = [hook, target, settings, system.build_backend, system.backend_path]
+    run_in(runtime, [program, script, json.dumps(call)], view, what=what, log=directory.log)
+    return out
 
 
-def stated_metadata(
-    task: Task,
-    python: Path,
-    view: View,
-    *,
-    source: Path,
-    directory: BuildDirectory,
-) -> Metadata | None:
-    """Return what the backend of a prepared source states without compiling; None if it has no such hook."""
+def stated_metadata(title: str, out: Path, log: Path) -> Metadata | None:
+    """Return the metadata that a build backend has written; None if it has no hook for it."""
     from builders.index_client.metadata import parse
 
-    title, log = task.title, directory.log
-    what, hook = f"Asking the build backend of {title} for its metadata", "prepare_metadata_for_build_wheel"
-    out = _call_hook(task, python, view, hook, what=what, source=source, directory=directory)
     # The code of the source could have put a link in the place of each.
     folders = [path for path in out.glob("*.dist-info") if path.is_dir() and not path.is_symlink()]
     if out.is_symlink() or not folders:
@@ -154,39 +151,12 @@ def stated_metadata(
         raise BuildError(msg, hint=NOT_PUBLISHED) from None
 
 
-def _call_hook(
-    task: Task,
-    python: Path,
-    view: View,
-    hook: str,
-    *,
-    what: str,
-    source: Path,
-    directory: BuildDirectory,
-    options: Sequence[str] = (),
-) -> Path:
-    """Call a hook of the build backend, if it has it, in the directory of the source; return its results.
-
-    Raise `BuildError` if the source is not a valid project.
-    """
-    try:
-        system = read_project(source).build_system
-    except UsageError as error:
-        raise BuildError(f"{what} failed: {error.message}", hint=NOT_PUBLISHED) from None
-    runtime, sandbox = task.build_host.runtime, directory.sandbox
-    out = sandbox / hook
-    out.mkdir()
-    program, script, target = (
-        str(seen_at(runtime, sandbox, path)) for path in (python, sandbox / _HOOK_FILE, out)
-    )
-    settings = {"--build-option": options} if options else {}
-    call = [hook, target, settings, system.build_backend, system.backend_path]
-    run_in(runtime, [program, script, json.dumps(call)], view, what=what, log=directory.log)
-    return out
-
-
 def copy_out(title: str, out: Path, target: Path, log: Path) -> tuple[Path, str]:
-    """Copy the only wheel in a directory that the build could write to; return the copy and its SHA-256."""
+    """Copy the only wheel in a directory that the build could write to; return the copy and its SHA-256.
+
+    All processes of the build have ended: the runtime ends those in its PID namespace, and
+    `builders.machine.reaper` all others.
+    """
     # The build could replace the directory or the wheel by a link to a file of this user, or by a pipe. So
     # the directory is opened once, the file relative to it, and neither through a link.
     try:
@@ -271,7 +241,7 @@ def build_view(
 
 def know_host(runtime: Runtime) -> None:
     """Find out, in the process that starts builds, what otherwise each of them would find out by itself."""
-    if runtime.isolation and runtime.isolates_network and runtime.image is None:
+    if isolation_in(runtime) and runtime.isolates_network and runtime.image is None:
         _tools()
 
 
@@ -387,17 +357,6 @@ def cache_error(work: Path) -> str:
     with suppress(OSError), os.fdopen(open_regular(work / _ERROR), "rb") as source:
         return source.read(300).decode(errors="replace").strip()
     return ""
-
-
-def find_compiler_cache(setting: str | None) -> Path | None:
-    """Return the ccache of this machine; None if `setting` is ``none``, or it is not on PATH."""
-    if setting == NO_COMPILER_CACHE:
-        return None
-    program = shutil.which(setting or "ccache")
-    if program is None and setting:
-        msg = f"The compiler cache {setting} is not an executable program."
-        raise UsageError(msg, hint=f"Name the path of ccache, or use --compiler-cache {NO_COMPILER_CACHE}.")
-    return Path(program).absolute() if program else None
 
 
 def use_compiler_cache(task: Task, recipe: AppliedRecipe, work: Path, program: Path | None) -> AppliedRecipe:

@@ -6,6 +6,7 @@ The requirements of a source are known for certain only when it is built: the bu
 from __future__ import annotations
 
 from contextlib import suppress
+from email.parser import BytesHeaderParser
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,14 +17,14 @@ from packaging.utils import canonicalize_name
 
 from builders.environments.layers import fetch_build_wheels
 from builders.environments.wheelhouse import FetchedWheel, FetchOptions
+from builders.index.pages import metadata_of
 from builders.network.download import Downloads
 from builders.network.urls import mirrored
 from builders.sources.fetch import fetch_file
 from builders.storage.files import cache_root, cached_file
 from builders.wheels.labelling import pin_requirements
-from builders.wheels.wheel import DamagedError
 from resolver.environment import Environment
-from resolver.errors import BuildError, UsageError
+from resolver.errors import BuildError, MatrixError, UsageError
 from resolver.indexes import IndexStrategy, StatedMetadata
 from resolver.requirements import TRITON_NAMES, parse_requirement, required_name, version_in
 from resolver.versions import is_version
@@ -101,10 +102,9 @@ def stated_by(task: Task, metadata: Metadata) -> StatedMetadata:
 
 def texts_in(wheel: Path) -> tuple[str, ...]:
     """Return the requirements of a wheel; none if it cannot be read."""
-    from builders.index_client.metadata import from_wheel
-
-    with suppress(DamagedError, OSError):
-        return from_wheel(wheel).requires
+    with suppress(MatrixError, OSError):
+        rows = BytesHeaderParser().parsebytes(metadata_of(wheel)).get_all("Requires-Dist", [])
+        return tuple(" ".join(str(row).split()) for row in rows)
     return ()
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
-import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +17,7 @@ from builders.containers.engines import choose_runtime
 from builders.containers.image import locked_image
 from builders.containers.inspection import ImageFacts, inspect_in
 from builders.containers.runtime import HostRuntime, Runtime
-from builders.environments.python import TargetPython, find_python
+from builders.environments.python import TargetPython, find_python, this_python
 from builders.machine import host
 from builders.network.urls import without_password
 from builders.recipes import with_ops
@@ -129,15 +127,6 @@ def image_build_host(
     )
 
 
-def _writing_host() -> BuildHost:
-    """Return this process as the build host of aliases, which are written without a program."""
-    path, prefix = Path(sys.executable), Path(sys.base_prefix)
-    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    version, machine = platform.python_version(), platform.machine()
-    python = TargetPython(path, prefix, version, tag, host.glibc_version(), machine, sys.version, "host")
-    return BuildHost(HostRuntime(), python, {})
-
-
 def find_build_host(
     lock: Resolution,
     names: Sequence[str] = (),
@@ -156,7 +145,7 @@ def find_build_host(
     cpu = cpu or (site.cpu if site else "")
     built = lock.built(names)
     if built and all(pick.alias_of for pick in built):
-        return _writing_host()
+        return BuildHost(HostRuntime(), this_python(), {})  # aliases are written without a program
     version, locked = lock.version_of("python"), lock.image
     is_pure = all(pick.alias_of or pick.is_pure_source for pick in built)
     on_host = lock.target.backend == "cpu" or (is_pure and (kind == "host" or locked is None))

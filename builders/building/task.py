@@ -24,9 +24,9 @@ from builders.building.compilation import (
     build_view,
     cache_counts,
     cache_error,
+    call_hook,
     check_unchanged,
-    compile_wheel,
-    find_compiler_cache,
+    copy_out,
     seen_at,
     stated_metadata,
     use_compiler_cache,
@@ -41,6 +41,7 @@ from builders.constants import NO_COMPILER_CACHE
 from builders.containers.runtime import isolation_in, run_in
 from builders.environments.layers import make_environment, make_layers
 from builders.machine import cluster
+from builders.machine.host import find_compiler_cache
 from builders.probe.wheel import MODULE_REMOVED
 from builders.recipes import check_source
 from builders.source_facts.reading import has_extensions
@@ -271,7 +272,12 @@ class _Build(msgspec.Struct, frozen=True):
         with diagnosed(task, self.log):
             recipe = apply_recipe(task, jobs=1, prefix_map=prefix_map)
             view = self._prepare(source, tree, environment, recipe)
-            metadata = stated_metadata(task, environment.python, view, source=tree, directory=self.directory)
+            out = call_hook(
+                "prepare_metadata_for_build_wheel", task, environment.python, view,
+                what=f"Asking the build backend of {task.title} for its metadata",
+                source=tree, directory=self.directory,
+            )  # fmt: skip
+            metadata = stated_metadata(task.title, out, self.log)
         if metadata is not None and metadata.name != task.pick.name:
             msg = f"The build backend of {task.title} states the name {metadata.name}.\n  Log: {self.log}"
             raise BuildError(msg, hint=f"Require {metadata.name} instead, if that is what you want.")
@@ -472,10 +478,11 @@ class _Build(msgspec.Struct, frozen=True):
         kills = kernel_kills()
         try:
             view = self._prepare(source, tree, environment, recipe)
-            return compile_wheel(
-                self.task, environment.python, view,
-                options=recipe.options, source=tree, directory=self.directory, wheels=copies,
+            out = call_hook(
+                "build_wheel", self.task, environment.python, view, options=recipe.options,
+                what=f"Building {self.task.title}", source=tree, directory=self.directory,
             )  # fmt: skip
+            return copy_out(self.task.title, out, copies, self.log)
         except CommandError as error:
             killed = kernel_killed_since(kills)
             context = replace(diagnosis_context(self.task), exit_code=error.code, kernel_kills=killed)

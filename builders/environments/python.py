@@ -13,16 +13,18 @@ import json
 import os
 import platform
 import re
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 from msgspec.structs import replace
 
 from builders.containers.runtime import Bind, View, run_in
+from builders.environments import interpreter
 from builders.machine import host
 from builders.network.urls import pip_configuration, variable_of
 from builders.storage.files import cache_root
@@ -40,24 +42,7 @@ QUIET = {"PYTHONPATH": "", "PYTHONHOME": "", "PYTHONNOUSERSITE": "1", "PYTHONDON
 """Variables for every target Python: an image may set its own PYTHONPATH. Empty means unset."""
 
 _ANSWER = "matrix-answer "
-_PROBE = f"""
-import importlib.util as u, json, os, platform, sys, sysconfig
-minor = "%d.%d" % sys.version_info[:2]
-inside = sys.prefix != sys.base_prefix
-base = os.path.join(sys.base_prefix, "bin", "python" + minor)
-print({_ANSWER!r} + json.dumps({{
-    "path": base if inside and os.path.exists(base) else sys.executable,
-    "prefix": sys.base_prefix,
-    "version": platform.python_version(),
-    "build": sys.version,
-    "abi": "cp" + minor.replace(".", "") + getattr(sys, "abiflags", ""),
-    "glibc": "".join(platform.libc_ver()[1:]),
-    "machine": platform.machine(),
-    "headers": os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")),
-    "venv": bool(u.find_spec("venv") and u.find_spec("ensurepip")),
-    "linkers": {{name: sysconfig.get_config_var(name) or "" for name in ("LDSHARED", "LDCXXSHARED")}},
-}}))
-"""
+_PROBE = f"{Path(interpreter.__file__).read_text()}\nimport json; print({_ANSWER!r} + json.dumps(facts()))"
 # $1 is the minor version. PATH comes first, because the authors of the image chose it.
 _SEARCH = f"""
 for p in "$(command -v "python$1")" /opt/python*/bin/"python$1" /opt/*/bin/"python$1" \
@@ -213,14 +198,16 @@ def _try(
     runtime: Runtime, path: Path, version: str, where: str, binds: tuple[Bind, ...]
 ) -> TargetPython | str:
     """Run an interpreter; return it, or the reason why it cannot be used."""
-    succeeded, lines = _run(runtime, [str(path), "-c", _PROBE], View(env=QUIET, binds=binds))
-    if not succeeded:
-        return _failure_reason(lines)
-    try:
-        reply = {**json.loads(lines[0]), "where": where}
-        python = msgspec.convert(reply, TargetPython, dec_hook=lambda kind, text: kind(text))
-    except (IndexError, ValueError, TypeError):
-        return "it does not report its version"
+    if runtime.image is None and str(path) == getattr(sys, "_base_executable", ""):
+        python = this_python(where)
+    else:
+        succeeded, lines = _run(runtime, [str(path), "-c", _PROBE], View(env=QUIET, binds=binds))
+        if not succeeded:
+            return _failure_reason(lines)
+        try:
+            python = _converted({**json.loads(lines[0]), "where": where})
+        except (IndexError, ValueError, TypeError):
+            return "it does not report its version"
     missing = [] if python.headers else ["the headers (Python.h)"]
     missing += [] if python.venv else ["the venv module with pip (ensurepip)"]
     if not f"{python.version}.".startswith(f"{version}."):
@@ -230,6 +217,15 @@ def _try(
     if where == "host" and python.prefix not in _SYSTEM:
         binds = (Bind(python.prefix),)  # it may be in a directory that builds do not see
     return replace(python, binds=binds)
+
+
+def this_python(where: str = "host") -> TargetPython:
+    """Return the Python that runs this program, without starting it."""
+    return _converted({**interpreter.facts(), "where": where})
+
+
+def _converted(reply: Mapping[str, Any]) -> TargetPython:
+    return msgspec.convert(reply, TargetPython, dec_hook=lambda kind, text: kind(text))
 
 
 def _failure_reason(lines: Sequence[str]) -> str:

@@ -16,10 +16,11 @@ from tempfile import TemporaryDirectory
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from builders.constants import NO_COMPILER_CACHE
 from builders.findings import Finding
 from builders.machine.cluster import text_of
 from builders.machine.process import output_of, run
-from resolver.errors import CommandError, EnvironmentLacksError
+from resolver.errors import CommandError, EnvironmentLacksError, UsageError
 from resolver.versions import join_words, sort_key
 
 _LAUNCHERS = {"ccache", "sccache", "distcc"}
@@ -234,6 +235,17 @@ def load_modules(modules: tuple[str, ...], variables: tuple[tuple[str, str], ...
     if "CXX" in named and not os.environ.get("CXX"):  # the user's own comes first
         os.environ["CXX"] = named["CXX"]
     return changed | named
+
+
+def find_compiler_cache(setting: str | None) -> Path | None:
+    """Return the ccache of this machine; None if `setting` is ``none``, or it is not on PATH."""
+    if setting == NO_COMPILER_CACHE:
+        return None
+    program = shutil.which(setting or "ccache")
+    if program is None and setting:
+        msg = f"The compiler cache {setting} is not an executable program."
+        raise UsageError(msg, hint=f"Name the path of ccache, or use --compiler-cache {NO_COMPILER_CACHE}.")
+    return Path(program).absolute() if program else None
 
 
 def compiler_identity() -> str:

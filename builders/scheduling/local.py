@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -196,15 +196,12 @@ class Builds:
     def wait(self) -> Sequence[Event]:
         """Wait until a build ends, waits or is ready to continue; pass on the messages of all builds."""
         while True:
-            if len(self._pending) > 1:
-                _import_early()  # once, and not in each build that is forked now
             self._admit()
             if self._jobserver is not None:
                 if self._next_count is not None and self.now() >= self._next_count:
                     self._jobserver.recount()  # killed programs do not return their permissions
                     self._next_count = self.now() + _COUNT_INTERVAL
                 self._jobserver.resize(self._free_jobs())
-            _import_early()  # builds that are forked from now on have the modules
             sources: list[Any] = [build.pipe for build in self._running.values()]
             if self._pending and self._jobserver is not None:
                 sources.append(self._jobserver)
@@ -339,6 +336,7 @@ class Builds:
             memory_per_job=estimate.memory_per_job,
             jobserver=self._jobserver.path if shares and self._jobserver is not None else None,
         )
+        _import_early()
         know_host(self.tasks[name].build_host.runtime)
         ours, theirs = multiprocessing.Pipe()
         context = multiprocessing.get_context("fork")
@@ -471,6 +469,17 @@ class Builds:
         self._report(name, expected=seconds, share=estimate.cores / self._capacity.cores)
 
 
+def _import_early() -> None:
+    """Import what environments, checks and publishing need; otherwise, each build would do so by itself."""
+    import auditwheel.wheel_abi  # noqa: F401
+    import installer  # noqa: F401
+    import wheel.wheelfile  # noqa: F401
+
+    import builders.index_client.metadata  # noqa: F401
+
+    known_failures()
+
+
 # In the process of a build.
 
 
@@ -517,7 +526,6 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
     record = log_path(index, task.pick.name, task.build_key)
     log = log_path(index, task.pick.name, asking_key(task)) if only_ask else record
     messages = _Messages(pipe)
-    Thread(target=_import_early, daemon=True).start()
     try:
         with watched(messages, log, lambda size: messages.send("largest", size)):
             result = (
@@ -540,17 +548,6 @@ def _work(task: Task, index: Index, limits: Limits, pipe: Connection, parent: in
     with suppress(OSError):  # the disk may be full
         record_failure(task, record, failure)
     messages.send("failed", failure)
-
-
-def _import_early() -> None:
-    """Import what environments, checks and publishing need; otherwise, each build would do so by itself."""
-    import auditwheel.wheel_abi  # noqa: F401
-    import installer  # noqa: F401
-    import wheel.wheelfile  # noqa: F401
-
-    import builders.index_client.metadata  # noqa: F401
-
-    known_failures()
 
 
 def _end_on_first_signal() -> None:

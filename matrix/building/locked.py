@@ -104,15 +104,12 @@ def check_sources(lock: Resolution, settings: Settings, catalog: Catalog, consol
     hosts = unnamed_hosts(lock, settings, catalog)
     if hosts:
         console.info(f"The lock names hosts that your configuration does not name: {', '.join(hosts)}.")
-    known = set(_urls_of_catalog(catalog))
-    files = [
-        (name, file)
-        for name, file in _files_of(lock)
-        if not (file.sha256 and file.url.removeprefix("git+") in known)
-    ]
     safe = {"", "https", "git+https", "git+ssh"}
+    files = [*_files_of(lock)]
     if all(file.sha256 and urlsplit(file.url).scheme in safe for _, file in files) or is_own(lock):
         return
+    known = set(_urls_of_catalog(catalog))
+    files = [row for row in files if not (row[1].sha256 and row[1].url.removeprefix("git+") in known)]
     inputs = read_inputs(settings)
     sources = inputs.package_sources()
     own = [*sources.indexes, *sources.find_links, *settings.mirrors.values()]
@@ -170,14 +167,17 @@ def unnamed_hosts(lock: Resolution, settings: Settings, catalog: Catalog) -> lis
 
     A host is also named if a cached page of a configured index links to its files.
     """
-    sources = package_sources(settings.index_url or "", settings.extra_index_url)
-    mirrors = (*settings.mirrors, *settings.mirrors.values())
-    named = _hosts([*sources.indexes, *sources.find_links, *mirrors, *settings.requirements])
-    named |= _hosts(_urls_of_catalog(catalog))
+    named = _hosts(_urls_of_catalog(catalog))
     files: dict[str, list[tuple[str, File | None]]] = {}
     for name, url, file in _urls_of_lock(lock):
         for host in _hosts([url]) - named:
             files.setdefault(host, []).append((name, file))
+    if not files:
+        return []
+    sources = package_sources(settings.index_url or "", settings.extra_index_url)
+    mirrors = (*settings.mirrors, *settings.mirrors.values())
+    for host in _hosts([*sources.indexes, *sources.find_links, *mirrors, *settings.requirements]):
+        files.pop(host, None)
     indexes = {url.rstrip("/") for url in sources.indexes}
     return sorted(host for host, rows in files.items() if not _is_linked(*rows[0], indexes, settings, host))
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from builders.building.compilation import find_compiler_cache
 from builders.building.expected_time import Resources
 from builders.building.inputs import Limits, wheels_of
 from builders.building.plan import plan
 from builders.building.records import State, TaskState, changes_since_last_build, explain_changes
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from builders.machine.cluster import memory_gib
+from builders.machine.host import find_compiler_cache
 from builders.scheduling.batch import Run
 from builders.scheduling.scheduler import estimates, remaining_paths, task_graph
 from builders.scheduling.slurm import Slurm, hours_of, partition_limits, partition_of

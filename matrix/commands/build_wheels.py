@@ -172,7 +172,8 @@ def planned_wheels(
     """
     tasks = tasks_of(context, index, names)
     refresh_published(tasks, index)
-    return tasks, [_planned(task, index, cores or cluster.cores()) for task in tasks]
+    cores = cores or cluster.cores()
+    return tasks, [_planned(task, index, cores) for task in tasks]
 
 
 def build_missing(

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from builders.building.compilation import find_compiler_cache
 from builders.building.inputs import Limits
 from builders.building.plan import Task, local_build_host
 from builders.building.task import build_wheel
 from builders.containers.sandbox import sandbox
 from builders.index import Index
 from builders.machine import host
+from builders.machine.host import find_compiler_cache
 from builders.storage.files import cache_root
 from resolver.errors import UsageError
 from resolver.facts.schema import Recipe, Sdist
