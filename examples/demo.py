@@ -31,7 +31,7 @@ WANTED = ["deepspeed==0.19.8", "torch==2.13.0"]
 def main() -> int:
     """Run the demo."""
     try:
-        host.require_for_build(host.find_python(host.running_python()))
+        host.require_for_build()
     except EnvironmentLacksError as error:
         print(error.message, file=sys.stderr)
         return error.exit_code

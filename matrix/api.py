@@ -274,5 +274,5 @@ def check_build_hosts(tasks: Iterable[Task]) -> None:
     from builders.machine.host import require_for_build
 
     on_host = [task for task in tasks if not task.pick.alias_of and task.build_host.runtime.image is None]
-    for path in {task.build_host.python.path for task in on_host}:
-        require_for_build(path, mpi=any(task.recipe.mpi for task in on_host))
+    if on_host:
+        require_for_build(mpi=any(task.recipe.mpi for task in on_host))

@@ -205,7 +205,7 @@ def check_pythons(catalog: Catalog) -> Finding:
         path = shutil.which(f"python{version}")
         if path and output_of([path, "-c", "print(1)"]):  # a shim of pyenv may not run any Python
             paths[version] = path
-            missing += host.missing_tools(Path(path), compile_cxx=False)
+            missing += host.missing_venv(Path(path))
     if not paths:
         message = (
             "PATH has no Python of the catalog under its versioned name, such as python3.12. Wheels are "

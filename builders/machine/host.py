@@ -38,21 +38,9 @@ _NOT_FOR_BUILDS = (
 )
 """Programs that make a build depend on the machine: GPU toolkits, and installations of Python."""
 
-_PROBE = (
-    "import importlib.util as u, pathlib, sysconfig;"
-    "print(pathlib.Path(sysconfig.get_path('include'), 'Python.h').exists(),"
-    "u.find_spec('venv') is not None and u.find_spec('ensurepip') is not None)"
-)
-
 # The package of each missing tool, by family of Linux distributions.
 _PACKAGES = {
     "compiler": {"debian": "g++", "suse": "gcc-c++", "fedora": "gcc-c++", "rhel": "gcc-c++"},
-    "headers": {
-        "debian": "python3-dev",
-        "suse": "python3-devel",
-        "fedora": "python3-devel",
-        "rhel": "python3-devel",
-    },
     "venv": {
         "debian": "python3-venv",
         "suse": "python3-base",
@@ -260,31 +248,31 @@ def mpi_identity() -> str:
     return f"{Path(path).resolve()}: {output_of([path, '-show']).strip()}" if path else ""
 
 
-def missing_tools(python: Path, *, compile_cxx: bool = True, mpi: bool = False) -> list[Finding]:
-    """Return the missing tools that a build with this interpreter needs on the host."""
+def missing_tools(*, mpi: bool = False) -> list[Finding]:
+    """Return the missing tools that a build needs on the host, besides its Python."""
     missing = []
-    answers = output_of([str(python), "-c", _PROBE]).split()[-2:]
-    headers, venv = answers[:1] == ["True"], answers[1:] == ["True"]
-    if compile_cxx and compiler() is None:
+    if compiler() is None:
         which = f" ($CXX is {os.environ['CXX']!r})" if os.environ.get("CXX") else " (g++)"
         missing.append(_missing(f"no C++ compiler{which} is on PATH", fix_for("compiler")))
-    if compile_cxx and not headers:
-        what = f"the headers (Python.h) of {python} are not installed"
-        missing.append(_missing(what, fix_for("headers", python)))
-    if not venv:
-        missing.append(_missing(f"{python} has no venv module with pip", fix_for("venv", python)))
     if mpi and not shutil.which("mpicc"):
         missing.append(_missing("no MPI compiler (mpicc) is on PATH", _MPI_FIX))
     return missing
+
+
+def missing_venv(python: Path) -> list[Finding]:
+    """Return the finding that a Python lacks the venv module with pip, if it does."""
+    if output_of([str(python), "-c", "import venv, ensurepip; print(True)"]):
+        return []
+    return [_missing(f"{python} has no venv module with pip", fix_for("venv", python))]
 
 
 def _missing(what: str, fix: str) -> Finding:
     return Finding("missing-tool", "error", what, fix)
 
 
-def require_for_build(python: Path, *, mpi: bool = False) -> None:
+def require_for_build(*, mpi: bool = False) -> None:
     """Check that the host has the tools that a build needs."""
-    missing = missing_tools(python, mpi=mpi)
+    missing = missing_tools(mpi=mpi)
     if missing:
         listed = "".join(f"\n  - {tool.message}: {tool.fix}" for tool in missing)
         msg = f"Tools that the build needs are missing on this host. The build was not started.{listed}"
@@ -292,7 +280,7 @@ def require_for_build(python: Path, *, mpi: bool = False) -> None:
 
 
 def fix_for(tool: str, python: Path | None = None) -> str:
-    """Return the way to install a tool: ``compiler``, or ``headers`` or ``venv`` of a Python."""
+    """Return the way to install a tool: ``compiler``, or ``venv`` of a Python."""
     family = _family()
     if python is not None and not str(python.resolve()).startswith("/usr/bin/"):
         return f"install it for {python}, which is not the distribution's own Python"

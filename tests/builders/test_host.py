@@ -95,11 +95,11 @@ def test_missing_compiler_names_package(
     release: dict[str, str], fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: release)
-    (tool,) = host.missing_tools(PYTHON)
+    (tool,) = host.missing_tools()
     assert "C++ compiler" in tool.message
     assert tool.fix == fix
     with pytest.raises(EnvironmentLacksError) as caught:
-        host.require_for_build(PYTHON)
+        host.require_for_build()
     assert caught.value.exit_code == 3
     assert "The build was not started" in caught.value.message
     assert fix in caught.value.message
@@ -111,18 +111,18 @@ def test_fix_without_os_release_is_generic(monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError
 
     monkeypatch.setattr(platform, "freedesktop_os_release", missing)
-    (tool,) = host.missing_tools(PYTHON)
+    (tool,) = host.missing_tools()
     assert "your distribution" in tool.fix
 
 
 def test_mpi_is_required_only_by_recipes_that_use_it(no_programs: Path) -> None:
     program(no_programs / "g++", "g++ 12")
-    assert host.missing_tools(PYTHON) == []
-    (tool,) = host.missing_tools(PYTHON, mpi=True)
+    assert host.missing_tools() == []
+    (tool,) = host.missing_tools(mpi=True)
     assert "mpicc" in tool.message
     assert "module" in tool.fix
     program(no_programs / "mpicc", "gcc -I/opt/mpi/include -lmpi")
-    assert host.missing_tools(PYTHON, mpi=True) == []
+    assert host.missing_tools(mpi=True) == []
 
 
 def test_mpi_is_that_of_mpicc_on_path(no_programs: Path) -> None:
@@ -133,26 +133,20 @@ def test_mpi_is_that_of_mpicc_on_path(no_programs: Path) -> None:
     assert host.mpi_identity().endswith("-lmpich")
 
 
-@pytest.mark.usefixtures("no_programs")
-def test_compiler_is_optional_without_compiling() -> None:
-    assert host.missing_tools(PYTHON, compile_cxx=False) == []
-
-
-def test_python_without_headers_and_venv_is_incomplete(tmp_path: Path, no_programs: Path) -> None:
-    program(no_programs / "g++", "g++ 12")
-    bare = program(tmp_path / "python", "False False")
-    bare.write_text("#!/bin/sh\necho False False\n")
-    headers, venv = host.missing_tools(bare)
-    assert "Python.h" in headers.message
-    assert "venv" in venv.message
-    assert str(bare) in headers.fix
-    assert "not the distribution's own" in headers.fix
-    broken = tmp_path / "not-there"
-    assert len(host.missing_tools(broken)) == 2
+def test_python_without_venv_is_incomplete(tmp_path: Path) -> None:
+    bare = tmp_path / "python"
+    bare.write_text("#!/bin/sh\nexit 1\n")
+    bare.chmod(0o755)
+    for python in (bare, tmp_path / "not-there"):
+        (venv,) = host.missing_venv(python)
+        assert "venv" in venv.message
+        assert str(python) in venv.fix
+        assert "not the distribution's own" in venv.fix
+    assert host.missing_venv(PYTHON) == []
 
 
 def test_host_of_tests_has_all_tools() -> None:
-    assert host.missing_tools(PYTHON) == []
+    assert host.missing_tools() == []
 
 
 def test_compiler_is_cxx_variable_then_gxx_then_cxx(
