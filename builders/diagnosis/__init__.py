@@ -39,6 +39,8 @@ _FATAL = (
     r"|(?i:\bcannot find )|\bterminate called|\bundeclared |\bunknown (server|option|argument)\b"
 )
 _UNEXPLAINED = f"{ERROR}|{_FATAL}"
+_ERROR = re.compile(r"^[ \t]*(?:\w+\.)*\w+(?:Error|Exception): \S", re.MULTILINE)
+"""The last line of a traceback, as people quote it."""
 _LOG_NAME = re.compile(r"\.(log|out|err|[oe]\d+)(\.\d+)?$")
 _REQUIREMENT = re.compile(
     r"\s*(?:#.*|--?[a-z].*|[\w.-]+\s*(?:\[[\w,. -]*\]\s*)?(?:(?P<operator>[<>=~!]=|[<>@;]).*|#.*)?)"
@@ -187,7 +189,7 @@ def looks_like_log(name: str, head: str) -> bool:
     """Return whether a file is a log, by its name (``x.log``, ``slurm-1.out``, ``job.e1``) or first lines."""
     if "\0" in head or head.startswith("#!"):
         return False
-    if _LOG_NAME.search(name) or "Traceback (most recent call last):" in head:
+    if _LOG_NAME.search(name) or "Traceback (most recent call last):" in head or _ERROR.search(head):
         return True
     lines = [_REQUIREMENT.fullmatch(line) for line in head.splitlines()]
     if all(lines) and any(line and line["operator"] for line in lines):  # the check below takes 0.2 s
