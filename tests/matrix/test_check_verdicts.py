@@ -403,16 +403,8 @@ def test_what_repair_writes_is_accepted(name: str, tmp_path: Path, capsys: Captu
     options = ["--site", "lumi-g", "--date", "2026-11-20", "--index-url", index]
     assert main(["check", name, *options]) == 1
     assert main(["check", name, *options, "--repair", "-o", "fixed", "--for", "pip"]) == 0
-    found = []
-    for thing in ("fixed/requirements.txt", "fixed/matrix.lock"):
-        capsys.readouterr()
-        assert main(["check", thing, *options, "--format", "json"]) == 4
-        (judged,) = json.loads(capsys.readouterr().out)["things"]
-        assert {item["verdict"] for item in judged["distributions"]} == {"fits"}
-        found.append([row["message"] for row in judged["findings"] if row["severity"] != "info"])
-        (open_,) = (row["message"] for row in judged["findings"] if row["id"] == "not-judged")
-        assert "Cannot fetch the page" in open_  # the index of torch does not answer
-    assert found[0] == found[1]
+    capsys.readouterr()
+    assert main(["check", "fixed/requirements.txt", *options]) == 0, capsys.readouterr().out
 
 
 def resolved_lock(capsys: Capture, *requirements: str, name: str = "own.lock") -> None:
