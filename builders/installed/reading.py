@@ -103,7 +103,6 @@ class RocmCopy(msgspec.Struct, frozen=True):
 class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What is installed in an image or environment."""
 
-    path: Path
     is_image: bool
     files: Mapping[str, int]
     """Sizes of the regular files that matter, by path."""
@@ -521,7 +520,6 @@ def installed(path: Path) -> Installed:
         msg = f"{printable(str(path))} has no Python packages."
         raise UsageError(msg, hint="Name an environment, or an image with a Python environment.")
     return Installed(
-        path=path,
         is_image=is_image,
         files=files,
         links=links,

@@ -300,10 +300,6 @@ class Repository(msgspec.Struct, frozen=True):
                 raise _fetch_failure(error, address) or SourceError(message, hint="Check the URL.") from None
             return {name: commit for commit, name in _REMOTE_REF.findall(self.log.read_text())}
 
-    def read(self, commit: str, path: str) -> bytes | None:
-        """Return the content of a file in a commit; None if the commit does not have it."""
-        return self._output("cat-file", "blob", f"{commit}:{path}")
-
     def tree_of(self, commit: str) -> str:
         """Return git's hash of the files of a commit."""
         return self._required("rev-parse", f"{commit}^{{tree}}").decode().strip()

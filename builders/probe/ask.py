@@ -213,7 +213,6 @@ class ContentsReply(msgspec.Struct, frozen=True, kw_only=True):
     """Name of each distribution with objects, and of the wheel with them in the directory of the probe."""
     left: list[str]
     """Distributions whose objects are too large to be copied."""
-    variables: dict[str, str] = {}
 
 
 _Reply = TypeVar("_Reply", WheelReply, EnvironmentReply, ContentsReply)

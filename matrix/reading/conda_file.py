@@ -36,7 +36,7 @@ _REST = re.compile(r"\s*|\s+#.*")
 _VERSION = r"(?:\d+!)?[A-Za-z0-9_*]+(?:[.+-][A-Za-z0-9_*]+)*"
 _OPERATOR = r"(?:==|!=|<=|>=|~=|<|>|=)"
 _SPEC = re2.compile(
-    r"(?:(?P<channel>[^\s\[\]=<>!~,|;]+)::?)?(?P<name>_{0,2}[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*)"
+    r"(?:[^\s\[\]=<>!~,|;]+::?)?(?P<name>_{0,2}[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*)"
     rf"(?:(?P<versions>(?:\s*{_OPERATOR}\s*|\s+){_VERSION}"
     rf"(?:\s*[,|]\s*(?:{_OPERATOR}\s*)?{_VERSION})*)"
     r"(?:(?:\s*=\s*|\s+)(?P<build>[A-Za-z0-9_*][A-Za-z0-9_.+*-]*))?)?"
@@ -248,7 +248,6 @@ def conda_item(text: str, *, line: int = 0) -> Item | None:
         specifier="" if exact else "".join(versions.split()),
         installer="conda",
         build=spec["build"] or "",
-        channel=(spec["channel"] or "").rstrip(":"),
         line=line,
         text=printable(text),
     )

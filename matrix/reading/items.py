@@ -45,8 +45,6 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Whether pip installs it without what it requires (``--no-deps``)."""
     build: str = ""
     """conda's build string."""
-    channel: str = ""
-    """conda's channel, as written."""
     indexes: tuple[str, ...] = ()
     """All indexes of its own command or source, the main one first; empty for those of the file."""
     line: int = 0

@@ -152,7 +152,6 @@ def _conda_item(name: str, version: str, build: str, channel: str, *, line: int 
         version=printable(version),
         installer="pip" if by_pip else "conda",
         build="" if by_pip else printable(build),
-        channel="" if by_pip else printable(channel),
         line=line,
         text=printable(text or f"{name} {version} {build} {channel}".strip()),
     )
@@ -164,11 +163,11 @@ def url_item(line: str, number: int = 0) -> Item:
     Examples
     --------
     >>> item = url_item("https://conda.anaconda.org/conda-forge/linux-64/numpy-1.26.4-py311_0.conda")
-    >>> item.name, item.version, item.build, item.channel
-    ('numpy', '1.26.4', 'py311_0', 'conda-forge')
+    >>> item.name, item.version, item.build
+    ('numpy', '1.26.4', 'py311_0')
     """
     url, _, digest = line.partition("#")
-    folder, _, file = urlsplit(url).path.rpartition("/") if "[" not in url else ("", "", "")
+    file = urlsplit(url).path.rpartition("/")[2] if "[" not in url else ""
     stem = file.removesuffix(".conda").removesuffix(".tar.bz2")
     name, version, build = ([*stem.rsplit("-", 2), "", ""])[:3]
     return Item(
@@ -176,7 +175,6 @@ def url_item(line: str, number: int = 0) -> Item:
         version=version,
         installer="conda",
         build=build,
-        channel=folder.rpartition("/")[0].rpartition("/")[2],
         url=printable(url),
         hashes=(f"md5:{digest}",) if digest else (),
         line=number,

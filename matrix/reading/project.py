@@ -365,7 +365,7 @@ def _of_feature(table: Mapping[str, Any], reading: Reading, lines: _Lines) -> No
                 text = printable(shorten(f"{name} = {stated!r}"))
                 reading.unread.append(Unread(lines.get(str(name), 0), text, "it is not a package of conda"))
                 continue
-            reading.add(replace(item, channel=str(row.get("channel", ""))))
+            reading.add(item)
     needs = table.get("pypi-dependencies")
     for name, stated in (needs if isinstance(needs, dict) else {}).items():
         _of_poetry(str(name), stated, reading, lines, urls={}, group="")

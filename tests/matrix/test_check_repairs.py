@@ -72,7 +72,7 @@ def test_export_of_conda_is_read() -> None:
 def test_pin_of_conda_with_a_star_is_read() -> None:
     Path("environment.yml").write_text("dependencies:\n  - pytorch::pytorch=1.12.*\n")
     (item,) = read(Path("environment.yml")).items
-    assert (item.name, item.specifier, item.channel) == ("pytorch", "=1.12.*", "pytorch")
+    assert (item.name, item.specifier) == ("pytorch", "=1.12.*")
 
 
 def test_ranges_extras_markers_and_indexes_are_kept() -> None:

@@ -42,7 +42,6 @@ def test_places_are_kept() -> None:
     assert found["pixi.toml requests"].url == "git+https://github.com/psf/requests.git@v2.29.0"
     assert found["uv.lock torch"].indexes == ("https://download.pytorch.org/whl/rocm7.1",)
     assert found["py311_dedalus.yml h5py"].build == "mpi*"
-    assert found["list.txt pytorch"].channel == "pytorch"
     assert found["amd_setup.sh torch"].indexes == ("https://download.pytorch.org/whl/rocm6.4",)
     assert found["amd_setup.sh triton"].indexes == ()
     assert found["pyproject_rocm.toml torch"].marker == 'python_version == "3.12"'
