@@ -90,9 +90,10 @@ and older have none. Source: ROCm/TheRock@therock-7.9.0:docs/development/artifac
 KERNELS = (".cu", ".cuh", ".hip")
 """Ends of the names of CUDA and HIP sources."""
 NOT_OWN = re.compile(
-    r"(?:^|/)(?:third_?party|3rdparty|external|tests?|testing|examples|samples)/", re.IGNORECASE
+    r"(?:^|/)(?:third_?party|3rdparty|external|tests?|testing|examples|samples)/|(?:^|/)CMake(?:CUDA|HIP)Comp",
+    re.IGNORECASE,
 )
-"""Directories with sources that the distribution itself does not compile."""
+"""Directories with sources that the distribution itself does not compile, and CMake's probes of compilers."""
 _FOR_HIP = re.compile(rb"USE_ROCM|__HIP|IS_HIP_EXTENSION|hip/hip_|hip_runtime")
 """Words of sources that can be compiled for HIP."""
 _PATH_FOR_HIP = re.compile(r"(?:^|[/_])(?:hip|rocm)(?=[/_.])|\.hip$", re.IGNORECASE)

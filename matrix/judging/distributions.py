@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from builders.installed.checks import driver_findings, known_bad_findings
-from matrix.judging.target import TORCH_FAMILY
+from matrix.judging.target import TORCH_FAMILY, released_with
 from matrix.judging.verdict import JudgedItem, of_pick
 from matrix.reading.requirements import finding
 from resolver.answers.resolve import resolve
@@ -260,15 +260,17 @@ def _unknown(label: str) -> str:
 def _unlabelled(
     item: Item, versions: Mapping[str, str], expected: ExpectedTarget, read: Mapping[str, str]
 ) -> tuple[Verdict, str]:
-    catalog, rocm = expected.catalog, expected.backend == "rocm"
+    catalog, rocm, torch = expected.catalog, expected.backend == "rocm", versions.get("torch", "")
     with_rocm = any(name in versions for name in _ROCM_TRITONS)
-    if rocm and item.name in TORCH_FAMILY and not with_rocm:
-        torch = versions.get("torch", "")
-        if item.name == "torch" or not rocm_of(torch.partition("+")[2]):
-            return (
-                "does-not-fit",
-                "builds without a label, PyPI's and conda-forge's, are for CUDA or CPUs",
-            )
+    if rocm and item.name in TORCH_FAMILY:
+        row = catalog.torch.get(torch)
+        verdict: Verdict = "fits"
+        if not with_rocm and (item.name == "torch" or not rocm_of(torch.partition("+")[2])):
+            verdict = "does-not-fit"
+        elif row and "+rocm" in torch and "+" in released_with(row, item.name):
+            verdict = "not-judged"  # a build of the user's own may have no label
+        if verdict != "fits":
+            return verdict, "builds without a label, PyPI's and conda-forge's, are for CUDA or CPUs"
     if item.name in TRITON_NAMES:
         return _of_triton(item, versions, expected, overwritten=item.name == "triton" and with_rocm)
     package = catalog.package.get(item.name)
@@ -279,7 +281,6 @@ def _unlabelled(
             return "fits", f"it is published for {expected.backend} ({release.source})"
     needs_build = package.system_rocm or bool(catalog.recipes_of(item.name))
     if rocm and needs_build:
-        torch = versions.get("torch", "")
         return _of_facts(item, torch if torch in catalog.torch else "", expected)
     return "fits", f"it needs no GPU build ({package.source})"
 

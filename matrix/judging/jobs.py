@@ -34,7 +34,12 @@ https://rocm.docs.amd.com/en/docs-6.1.2/conceptual/gpu-isolation.html ;
 https://github.com/lumi-ai-factory/laifs-container-recipes/issues/13 ; https://github.com/Parsl/parsl/issues/3858"""
 _CUDA_TAG = re.compile(r"cuda|(?<![a-z])cu\d{2,3}(?!\d)")
 _ROCM_IN_NAME = re.compile(r"rocm-?(\d+\.\d+)")
-_SOURCES = re.compile(r"\s*(source|\.)\s")
+_SOURCES = re.compile(
+    r"\s*((source|\.)\s+(?!\S*activate|\S*conda\.sh)|module\s+use\s|(module\s+(load|add)|ml)\b.*torch)",
+    re.IGNORECASE,
+)
+"""Finds what may set any variable: a script of the user, other modules than the site's, and modules of torch,
+such as those of CSC and of LUMI's EasyBuild. An environment that is activated sets none of the network."""
 _LOCAL_RANK = re.compile(r"LOCAL_?(ID|RANK)|torchrun|torch\.distributed\.run|accelerate launch|deepspeed")
 """Finds what gives each task its own GPU."""
 _OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
@@ -42,6 +47,8 @@ _OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 
 def check_job(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
     """Report what is wrong in a job script; a reading of anything else has nothing."""
+    if expected.backend == "rocm":
+        yield from _check_override(reading, expected)
     if reading.directives is None:
         return
     if expected.backend == "rocm":
@@ -106,7 +113,7 @@ def _check_variables(reading: Reading, expected: ExpectedTarget) -> Iterator[Fin
     rows = [
         row for row in catalog.site_variable.values() if row.site == target.site and within(row, target.date)
     ]
-    known = {row.name for row in rows}
+    known = {*(row.name for row in rows), *_VISIBLE}
     job = catalog.job.get(target.site)
     parallel = job.binds if job else ()
     # A file that the script sources may set anything.
@@ -123,13 +130,19 @@ def _check_variables(reading: Reading, expected: ExpectedTarget) -> Iterator[Fin
             # With the ROCm of this image it may be right, and with another one it is not.
             yield problem if applies else replace(problem, severity="info")
     for name in reading.variables:
-        near = closest_names(name, known)
+        near = closest_names(name, known) or [
+            one for one in known if sorted(one.split("_")) == sorted(name.split("_"))
+        ]
         extended = [one for one in known if one.startswith(f"{name}_")]
         if name not in known and (close := (extended or near)):
             message = f"{name} is not a variable that the site's programs read. Did you mean {close[0]}?"
             yield finding_at("job-name", _line(reading, f"{name}="), name, message)
-    if _OVERRIDE in reading.variables and target.gfx:
-        gpus = join_words(target.gfx, joiner="and")
+
+
+def _check_override(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]:
+    """Report that ROCm is made to load code for another GPU, also in a file that builds a container."""
+    if _OVERRIDE in reading.variables and expected.gfx:
+        gpus = join_words(expected.gfx, joiner="and")
         message = f"{_OVERRIDE} makes ROCm take the GPU for another one; it has code for {gpus} of its own."
         yield finding_at(
             "job-override", _line(reading, _OVERRIDE), _OVERRIDE, message, fix="Remove the line."
@@ -200,8 +213,9 @@ def _check_layout(reading: Reading, expected: ExpectedTarget) -> Iterator[Findin
         *(t for _, t in _launches(reading)),
     ]
     text = " ".join(words)
+    is_one_task = "1" in {directives.get("ntasks-per-node"), directives.get("ntasks")}
     for option, reason in job.avoid.items():
-        if f"--{option}" in text:
+        if f"--{option}" in text and not is_one_task:
             message = f"--{option} at {job.site}: {reason}. [{job.source}]"
             yield finding_at("job-layout", _line(reading, option), option, message)
     yield from _check_binding(reading, job, text)

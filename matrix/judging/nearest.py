@@ -111,7 +111,7 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         return None
     judged.requirements = [item.text for item in answer.request.requirements]
     judged.findings += _implied_torch(answer, reading)
-    if not any(one.id == "driver-risk" for one in judged.findings):
+    if not judged.changes and not any(one.id == "driver-risk" for one in judged.findings):
         judged.findings += _of_driver(answer, catalog)
     return answer
 

@@ -208,6 +208,7 @@ def test_names_and_requirements_count_without_a_path_beside_cuda(
         ({"tiny/cuda/a.cu": b"__global__", "tiny/hip/a.cu": b"__global__"}, "none"),
         ({"tiny/chips/a.cu": b"__global__", "tiny/whip.cuh": b"__global__"}, "required"),
         ({"tiny/third_party/a.cu": b"__global__"}, None),
+        ({"tiny/Modules/CMakeCUDACompilerABI.cu": b"x", "tiny/Modules/CMakeHIPCompilerABI.hip": b"x"}, None),
         ({"tiny/a.cu": b"__global__", "tiny/a.py": b"#" * 100}, "required"),
         ({"tiny/a.cu": b"__global__", "tiny/a.py": b"#" * 1000}, None),
         ({"tiny/a.cpp": b"cudaMalloc"}, None),

@@ -225,3 +225,27 @@ def test_image_is_judged_by_its_tag(image: str, verdict: str, index: str, capsys
     Path("Dockerfile").write_text(f"FROM {image}\nRUN pip install einops\n")
     judged = checked("Dockerfile", capsys, "--site", "lumi-g", "--date", DAY, "--index-url", index)
     assert judged["verdict"] == verdict, judged["text"]
+
+
+@pytest.mark.parametrize(
+    ("audio", "verdict"),
+    [("2.8.0+rocm6.4", "fits"), ("2.8.0", "not-judged"), ("2.7.1+rocm6.3", "does-not-fit")],
+)
+def test_companion_without_a_label_beside_a_torch_with_one(
+    audio: str, verdict: str, index: str, capsys: Capture
+) -> None:
+    """Seen in lists of ComfyUI: PyPI's torchaudio, which is for CUDA, was taken for one of ROCm."""
+    pins = {"torch": "2.8.0+rocm6.4", "pytorch-triton-rocm": "3.4.0", "torchaudio": audio}
+    lines = "".join(f"{name} {version}\n" for name, version in pins.items())
+    Path("list.txt").write_text(f"Package Version\n------- -------\n{lines}")
+    judged = checked("list.txt", capsys, "--site", "lumi-g", "--date", DAY, "--index-url", index)
+    verdicts = {row["name"]: row["verdict"] for row in judged["distributions"]}
+    assert verdicts == {"torch": "fits", "pytorch-triton-rocm": "fits", "torchaudio": verdict}
+
+
+@pytest.mark.parametrize("torch", ["pytorch==1.13.1", "pytorch==2.3.1"])
+def test_risk_of_the_nearest_is_not_that_of_the_file(torch: str, index: str, capsys: Capture) -> None:
+    Path("env.yml").write_text(f"channels: [conda-forge]\ndependencies:\n  - python=3.10\n  - {torch}\n")
+    judged = checked("env.yml", capsys, "--site", "lumi-g", "--date", DAY, "--index-url", index)
+    assert judged["verdict"] == "does-not-fit"
+    assert not {"driver-risk", "driver-not-judged"} & {row["id"] for row in judged["findings"]}

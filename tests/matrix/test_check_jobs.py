@@ -41,6 +41,30 @@ SCRIPTS: dict[str, tuple[str, set[tuple[int, str]]]] = {
         + "export NCCL_SOCKET_IFNAME=hsn\nsrun python train.py\n",
         {(4, "job-layout")},
     ),
+    # jpata/particleflow: torchrun's processes are one task, which has all GPUs.
+    "gpus-per-task-of-one-task": (
+        HEAD.replace("--gpus-per-node=8", "--gpus-per-task=8\n#SBATCH --ntasks-per-node=1")
+        + "export NCCL_SOCKET_IFNAME=hsn\nsrun torchrun train.py\n",
+        set(),
+    ),
+    # CSC's module of torch, and LUMI's of EasyBuild, set the variables of RCCL.
+    "module-of-csc": (
+        HEAD + "module use /appl/local/csc/modulefiles\nmodule load pytorch\nsrun torchrun train.py\n",
+        set(),
+    ),
+    "module-of-easybuild": (
+        HEAD
+        + "module load CrayEnv\nmodule load PyTorch/2.0.1-rocm-5.5.1\nsrun conda-python-distributed a.py\n",
+        set(),
+    ),
+    "activated": (HEAD + "source venv/bin/activate\nsrun python train.py\n", {(1, "job-variable")}),
+    "activated-by-conda": (HEAD + "source activate env\nsrun python train.py\n", {(1, "job-variable")}),
+    "sourced": (HEAD + "source setup.sh\nsrun python train.py\n", set()),
+    # A guide for Frontier has the words of the name in another order.
+    "swapped-words": (
+        HEAD + "export NCCL_SOCKET_IFNAME=hsn\nexport ROCR_DEVICES_VISIBLE=0,1\nsrun python train.py\n",
+        {(6, "job-name")},
+    ),
     "masks-on-shared-nodes": (
         "#!/bin/bash\n#SBATCH -p small-g\nsrun --cpu-bind=mask_cpu:0xfe,0xfe00 singularity exec a.sif true\n",
         {(3, "job-layout")},
@@ -104,3 +128,19 @@ def test_scripts_that_the_program_writes_have_no_finding(
     assert scripts
     for script in scripts:
         assert findings_of(script.read_text(), tmp_path, capsys) == set(), script.name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FROM rocm/dev-ubuntu-22.04:6.4.4\nENV A=1 HSA_OVERRIDE_GFX_VERSION=11.0.0\n",
+        "FROM rocm/vllm:latest\nENV HSA_OVERRIDE_GFX_VERSION=9.4.2\nRUN pip install einops\n",
+    ],
+)
+def test_override_in_an_image_is_found(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """ROCm would load code for another GPU than the site's in every container of the image."""
+    file = tmp_path / "Dockerfile"
+    file.write_text(text)
+    main(["check", str(file), "--site", "lumi-g", "--date", "2026-11-20", "--offline", "--format", "json"])
+    found = json.loads(capsys.readouterr().out)["things"][0]["findings"]
+    assert [(one["evidence"]["line"], one["id"]) for one in found if one["id"] == "job-override"]
