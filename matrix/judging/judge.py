@@ -245,7 +245,7 @@ def _judge_reading(
         judged_.findings += findings_of(reading.content, Side(catalog, request), lock, own)
         if context.args.repair:
             return predict(judged_, reading, context)
-        judged_.changes = replaced(catalog, reading.items, context.args.drop)[1]
+        judged_.changes = replaced(catalog, reading.items, context.args.drop, request.target.backend)[1]
         judged_.distributions = list(_installed_verdicts(reading.content, judged_.findings))
         return None
     expected = expected_of(reading, context, lock)

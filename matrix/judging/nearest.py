@@ -63,11 +63,11 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     ]
     if reading.python:
         items.insert(0, Item(name="python", version=reading.python))
-    kept, changes = replaced(catalog, items, drop)
+    expected = expect_request(context.request(), catalog, "pip")
+    kept, changes = replaced(catalog, items, drop, expected.backend)
     left = [item for item in reading.items if item.known_as in drop]
     changes += [Change(str(item), "", "you left it out") for item in left]
     pins = [item for item in items if item.installer == "conda" and item.version and item.name != "python"]
-    expected = expect_request(context.request(), catalog, "pip")
     of_index, stated = _torch_of_index(items, reading, expected)
     limits, pages = [*pins, *reading.constraints, *of_index], _pages(reading)
     ask = _ask(context, limits, pages)
@@ -413,7 +413,8 @@ def _verdicts(
         elif item.name in stated and not (change and change.for_cuda):
             verdict, evidence = stated[item.name]
         elif change:
-            verdict, evidence = "does-not-fit", change.reason
+            runs = change.for_cuda and expected.backend == "cpu"  # what is for CUDA can be there, and unused
+            verdict, evidence = "not-judged" if runs else "does-not-fit", change.reason
         elif known and pick and item.installer != "conda":
             verdict, evidence = of_pick(pick, known)
             if verdict == "fits":

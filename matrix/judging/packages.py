@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
@@ -271,14 +272,17 @@ def _check_family(
         builds = [released_with(row, line.name) for row in rows if torch_index(row.index) in indexes.torch]
         corrected = [line.with_pin(build) for build in builds[:1] if build]
         fix = "" if corrected else RESOLVE
-        yield finding("unpinned-torch", entry, message, corrected=corrected, fixable=bool(corrected), fix=fix)
+        found = finding(
+            "unpinned-torch", entry, message, corrected=corrected, fixable=bool(corrected), fix=fix
+        )
+        yield _on_cpus(found) if expected.backend == "cpu" else found
     elif not line.local:
         yield from _check_unlabelled(entry, taken, expected, indexes)
     else:
         rows = expected.published(line.name, line.public)
-        found = [row.index for row in rows if released_with(row, line.name) == f"{line.public}+{line.local}"]
-        if found:
-            yield from _check_index_of_label(entry, indexes, *found)
+        pinned = f"{line.public}+{line.local}"
+        if urls := [row.index for row in rows if released_with(row, line.name) == pinned]:
+            yield from _check_index_of_label(entry, indexes, *urls)
         if line.name == "torch" and not (line.local.startswith("cu") and expected.backend == "rocm"):
             yield from _check_labelled(reading, entry, expected, indexes)
 
@@ -342,8 +346,16 @@ def _check_unlabelled(
     )
     if candidates and line.name == "torch":
         corrected = [f"--extra-index-url {candidates[0].index}", *corrected]
-    yield finding(
-        "cuda-torch", entry, message, corrected=corrected, fix="" if len(corrected) > 1 else RESOLVE
+    fix = "" if len(corrected) > 1 else RESOLVE
+    found = finding("cuda-torch", entry, message, corrected=corrected, fix=fix)
+    yield _on_cpus(found) if expected.backend == "cpu" else found
+
+
+def _on_cpus(found: Finding) -> Finding:
+    return replace(
+        found,
+        severity="warning",
+        message=f"{found.message} It runs on CPUs, and brings gigabytes of CUDA's libraries.",
     )
 
 

@@ -74,32 +74,36 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def replaced(
-    catalog: Catalog, wanted: Iterable[Item], drop: Collection[str] = ()
+    catalog: Catalog, wanted: Iterable[Item], drop: Collection[str] = (), backend: str = "rocm"
 ) -> tuple[list[Item], list[Change]]:
-    """Return what stays or takes another's place, and the changes; conda keeps what the catalog leaves it."""
+    """Return what stays or takes another's place, and the changes; conda keeps what the catalog leaves it.
+
+    conda's builds run on CPUs, so there they stay, and what is for CUDA has no replacement for ROCm.
+    """
     kept: dict[str, Item] = {}
     changes: list[Change] = []
     for item in wanted:
-        row = replacement(catalog, item.name, conda=item.installer == "conda")
-        row = None if "+rocm" in item.version else row
+        by_conda = item.installer == "conda"
+        row = replacement(catalog, item.name, conda=by_conda)
+        row = None if "+rocm" in item.version or (by_conda and backend == "cpu") else row
         if item.name in drop:
             changes.append(Change(str(item), "", "you left it out"))
         elif row is not None:
-            for name in row.by:
+            by = () if backend == "cpu" and row.effect == "rocm" else row.by
+            reason = _reason(row) if by == row.by else "it is for CUDA"
+            for name in by:
                 _keep(kept, replace(_for_pip(item), name=name))
-            changes.append(
-                Change(str(item), ", ".join(row.by), _reason(row), row.source, True, row.effect == "none")
-            )
-        elif item.installer != "conda" and (wrong := catalog.wrong_name.get(item.name)):
+            changes.append(Change(str(item), ", ".join(by), reason, row.source, True, row.effect == "none"))
+        elif not by_conda and (wrong := catalog.wrong_name.get(item.name)):
             meant = wrong.means[0] if len(wrong.means) == 1 else ""
             if meant:
                 _keep(kept, replace(_for_pip(item), name=meant, version="", specifier=""))
             reason = f"the project {item.name} is {wrong.project}"
             changes.append(Change(str(item), meant, reason, wrong.source, needed=not meant))
-        elif is_for_cuda(item.name) and item.installer != "conda":
+        elif is_for_cuda(item.name) and not by_conda:
             reason = "it is for CUDA, and the catalog has nothing that takes its place"
             changes.append(Change(str(item), "", reason, for_cuda=True, needed=True))
-        elif item.installer != "conda":
+        elif not by_conda:
             _keep(kept, item)
     return list(kept.values()), changes
 

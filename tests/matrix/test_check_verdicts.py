@@ -524,3 +524,25 @@ def test_uv_and_pixi_take_torch_from_the_first_index(
     Path("matrix.toml").write_text('[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n')
     Path(name).write_text(f"{text}\n")
     assert main(["check", name, "--site", "lumi-g", "--date", "2026-11-20"]) == code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code"),
+    [
+        ("a.txt", "torch==2.5.1\n", 0),
+        (
+            "a.yml",
+            CONDA_FILE.replace("  - pip:\n", "  - pytorch=2.5.1\n"),
+            4,
+        ),  # conda's packages are not judged
+        ("a.txt", "torch==2.5.1+cpu\nnvidia-nccl-cu12==2.27.5\n", 4),
+        ("a.txt", "torch==2.5.1+cpu\ncupy-cuda12x==13.4.1\n", 4),
+    ],
+)
+def test_builds_for_cuda_run_on_cpus(name: str, text: str, code: int, capsys: Capture) -> None:
+    """Seen in environments for LUMI-C: conda's pytorch was refused, because it is not for ROCm."""
+    index = (tiny_index(Path("own").absolute(), {"nvidia-nccl-cu12": [("2.27.5", [])]}) / "simple").as_uri()
+    Path("matrix.toml").write_text('[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n')
+    Path(name).write_text(text)
+    options = ["--site", "lumi-c", "--date", "2026-11-20", "--index-url", index]
+    assert main(["check", name, *options]) == code, capsys.readouterr().out
