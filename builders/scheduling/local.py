@@ -473,6 +473,7 @@ def _import_early() -> None:
     """Import what environments, checks and publishing need; otherwise, each build would do so by itself."""
     import auditwheel.wheel_abi  # noqa: F401
     import installer  # noqa: F401
+    import packageurl  # noqa: F401
     import wheel.wheelfile  # noqa: F401
 
     import builders.index_client.metadata  # noqa: F401

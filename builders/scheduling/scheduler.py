@@ -13,9 +13,12 @@ the cores that running tasks are about to return.
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from contextlib import suppress
+from graphlib import TopologicalSorter
+from itertools import chain
 from math import inf
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -28,15 +31,15 @@ from builders.machine import cluster
 from resolver.errors import ProvenanceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from networkx import DiGraph
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from builders.building.plan import Task
     from builders.index import Index
     from resolver.model import Distribution
 
 
+Graph: TypeAlias = "Mapping[str, Collection[str]]"
+"""Tasks, each with those that require it."""
 _LOOK_AHEAD = 64
 """Ready tasks to consider at each event, which limits the cost of thousands of tasks."""
 _FEW = 16
@@ -85,30 +88,26 @@ class BuildsOutcome(msgspec.Struct, frozen=True):
     """Those that were not started because another task failed."""
 
 
-def graph_of(requires: Mapping[str, Iterable[str]]) -> DiGraph[str]:
-    """Return the graph of tasks; an edge goes from a task to a task that requires it."""
-    from networkx import DiGraph
-
-    graph: DiGraph[str] = DiGraph()
-    graph.add_nodes_from(requires)
+def graph_of(requires: Mapping[str, Iterable[str]]) -> Graph:
+    """Return the graph of tasks, from what each requires; others than these tasks do not count."""
+    graph: dict[str, list[str]] = {name: [] for name in requires}
     for name, others in requires.items():
-        graph.add_edges_from((other, name) for other in others if other in requires)
+        for other in {*others} & graph.keys():
+            graph[other].append(name)
     return graph
 
 
-def remaining_paths(graph: DiGraph[str], demands: Mapping[str, Resources]) -> dict[str, float]:
+def remaining_paths(graph: Graph, demands: Mapping[str, Resources]) -> dict[str, float]:
     """Return for each task the seconds from its start to the end of everything that requires it."""
-    from networkx import topological_sort
-
     paths: dict[str, float] = {}
-    for name in reversed(list(topological_sort(graph))):
-        after = max((paths[successor] for successor in graph.successors(name)), default=0.0)
+    for name in TopologicalSorter(graph).static_order():
+        after = max((paths[successor] for successor in graph[name]), default=0.0)
         paths[name] = demands[name].seconds + after
     return paths
 
 
 def schedule(
-    graph: DiGraph[str],
+    graph: Graph,
     demands: Mapping[str, Resources],
     capacity: Resources,
     executor: Executor,
@@ -140,7 +139,7 @@ class _Scheduler:
 
     def __init__(
         self,
-        graph: DiGraph[str],
+        graph: Graph,
         demands: Mapping[str, Resources],
         capacity: Resources,
         executor: Executor,
@@ -153,7 +152,7 @@ class _Scheduler:
         self._free = capacity
         self._demands = {name: _clipped(demands[name], capacity) for name in graph}
         self._priority = {name: -path for name, path in remaining_paths(graph, demands).items()}
-        self._missing = dict(graph.in_degree())
+        self._missing = Counter(chain.from_iterable(graph.values()))
         self.running: dict[str, float] = {}
         """Tasks that hold tokens, with the time at which they started."""
         self._ready = sorted((self._priority[name], name) for name in graph if not self._missing[name])
@@ -261,16 +260,20 @@ class _Scheduler:
 
     def _finish(self, name: str) -> None:
         self.outcome.done.append(name)
-        for successor in self._graph.successors(name):
+        for successor in self._graph[name]:
             self._missing[successor] -= 1
             if not self._missing[successor] and successor not in self.outcome.skipped:
                 insort(self._ready, (self._priority[successor], successor))
 
     def _fail(self, name: str) -> None:
-        from networkx import descendants
-
         self.outcome.failed.append(name)
-        for successor in sorted(descendants(self._graph, name)):
+        below = {name}
+        pending = [name]
+        while pending:
+            new = {*self._graph[pending.pop()]} - below
+            below |= new
+            pending += new
+        for successor in sorted(below - {name}):
             self.outcome.skipped.setdefault(successor, name)
 
     def _reservation(self, demand: Resources) -> tuple[float, Resources]:
@@ -292,8 +295,8 @@ def _clipped(demand: Resources, capacity: Resources) -> Resources:
     return replace(demand, cores=cores, memory=min(demand.memory, capacity.memory))
 
 
-def task_graph(tasks: Sequence[Task]) -> DiGraph[str]:
-    """Return the tasks by build key; an edge goes from a task to a task that requires its wheel."""
+def task_graph(tasks: Sequence[Task]) -> Graph:
+    """Return the graph of tasks by build key."""
     return graph_of({task.build_key: [other.build_key for other in task.requires] for task in tasks})
 
 

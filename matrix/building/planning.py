@@ -215,7 +215,7 @@ def _critical_path(tasks: Sequence[Task], expected: Mapping[str, Resources]) -> 
     choices = list(graph)
     while choices:
         path.append(max(choices, key=lambda key: remaining[key]))
-        choices = list(graph.successors(path[-1]))
+        choices = list(graph[path[-1]])
     return tuple(path)
 
 

@@ -81,8 +81,12 @@ def run(
     **options: Any,
 ) -> tuple[BuildsOutcome, Simulation]:
     simulation = Simulation(graph, demands, capacity, **options)
-    outcome = schedule(graph, demands, capacity, simulation, keep_going=keep_going)
+    outcome = schedule(successors(graph), demands, capacity, simulation, keep_going=keep_going)
     return outcome, simulation
+
+
+def successors(graph: Graph) -> dict[str, list[str]]:
+    return {name: [*graph.successors(name)] for name in graph}
 
 
 def chain(*names: str) -> Graph:
@@ -208,7 +212,8 @@ def run_with_reports(*reports: list[Event], keep_going: bool = False) -> tuple[B
             return left.pop(0)
 
     executor = Reporting(graph, demands, Resources(1, 1))
-    return schedule(graph, demands, Resources(1, 1), executor, keep_going=keep_going), executor.starts
+    outcome = schedule(successors(graph), demands, Resources(1, 1), executor, keep_going=keep_going)
+    return outcome, executor.starts
 
 
 def test_waiting_task_returns_its_tokens() -> None:
@@ -236,7 +241,7 @@ def test_retried_task_gets_its_new_demand() -> None:
 
 def lower_bound(graph: Graph, demands: Mapping[str, Resources], capacity: Resources) -> float:
     """Return a lower bound in seconds: the critical path, or all work divided by all cores or memory."""
-    path = max(remaining_paths(graph, demands).values(), default=0.0)
+    path = max(remaining_paths(successors(graph), demands).values(), default=0.0)
     cores = sum(row.seconds * min(row.cores, capacity.cores) for row in demands.values()) / capacity.cores
     memory = sum(row.seconds * min(row.memory, capacity.memory) for row in demands.values()) / capacity.memory
     return max(path, cores, memory)
