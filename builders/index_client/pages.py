@@ -27,9 +27,9 @@ T = TypeVar("T")
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01"
 _QUARANTINED = "quarantined"
 _ENDINGS = (".whl", *SDIST_ENDINGS)
-_HEXADECIMAL = "0123456789abcdef"
 _WEB = ("https://", "http://")
 _OTHER_SYSTEMS = ("win", "macosx", "ios", "android")
+_LINUX = ("linux_", "manylinux")
 
 
 class PageError(ValueError):
@@ -89,8 +89,9 @@ def releases(content: bytes, content_type: str, url: str, project: str) -> list[
     """Return the versions on the page at `url`, newest first, each with encoded `files`.
 
     Files of other projects, and those with an invalid name or version, are skipped. Wheels for systems other
-    than Linux, which are most files of some projects, are skipped as well, but their versions are kept. A
-    project in quarantine (PEP 792) offers no files. `project` is normalized; if it is empty, all files are in
+    than Linux, which are most files of some projects, are skipped as well, but their versions are kept. So
+    are wheels for other machines and for musl, if the version has one for glibc on x86_64. A project in
+    quarantine (PEP 792) offers no files. `project` is normalized; if it is empty, all files are in
     one release with an empty version.
 
     Raise `PageError` if the content is not a page of a package index.
@@ -136,8 +137,10 @@ def files(rows: bytes, url: str, index: str) -> list[File]:
         location = row.url.partition("#")[0]
         if not location.startswith(_WEB):
             location = resolve(location)
-        if row.filename in by_name or not (is_local or location[:5].lower() != "file:"):
-            continue  # a server must not name files of this machine
+            if not is_local and location[:5].lower() == "file:":
+                continue  # a server must not name files of this machine
+        if row.filename in by_name:
+            continue
         metadata = row.core_metadata
         if metadata is None:
             metadata = row.data_dist_info_metadata
@@ -157,9 +160,9 @@ def files(rows: bytes, url: str, index: str) -> list[File]:
             hashed or metadata is True,
             _digest(metadata.sha256) if isinstance(metadata, Hashes) else "",
         )
-    wheels = sorted(name for name in by_name if name.endswith(".whl"))
-    others = sorted(name for name in by_name if not name.endswith(".whl"))
-    return [by_name[name] for name in (*wheels, *others)]
+    names = sorted(by_name)
+    wheels = [by_name[name] for name in names if name.endswith(".whl")]
+    return wheels + [by_name[name] for name in names if not name.endswith(".whl")]
 
 
 def wheels_first(file: File) -> tuple[bool, str]:
@@ -169,7 +172,7 @@ def wheels_first(file: File) -> tuple[bool, str]:
 
 def by_version(parts: Iterable[tuple[str, T]], project: str) -> list[tuple[str, list[T]]]:
     """Return the versions of a project, newest first, each with the values that belong to its file names."""
-    by_text: dict[str, list[T]] = {}
+    by_text: dict[str, tuple[list[T], list[T], list[T]]] = {}
     is_ours = lru_cache(maxsize=None)(partial(is_name_of, project=project))
     for name, part in parts:
         words = name.split("-")
@@ -178,19 +181,24 @@ def by_version(parts: Iterable[tuple[str, T]], project: str) -> list[tuple[str, 
         else:
             text = version_in(name, project)
         if text:
-            rows = by_text.setdefault(text, [])
-            if not _is_for_others(words[-1]):
-                rows.append(part)
-    merged: dict[Version, tuple[str, list[T]]] = {}
+            kinds = by_text.setdefault(text, ([], [], []))
+            kind = _kind(words[-1])
+            if kind is not None:
+                kinds[kind].append(part)
+    merged: dict[Version, tuple[str, tuple[list[T], list[T], list[T]]]] = {}
     skipped = 0
-    for text, rows in by_text.items():
+    for text, kinds in by_text.items():
         version = version_or_none(text)
         if version is not None:
-            merged.setdefault(version, (text, []))[1].extend(rows)
+            known = merged.setdefault(version, (text, kinds))[1]
+            if known is not kinds:
+                for rows, more in zip(known, kinds, strict=True):
+                    rows.extend(more)
         else:
-            skipped += len(rows)
+            skipped += sum(map(len, kinds))
     _log_skipped(skipped, "has an invalid version", project)
-    return [row for _, row in sorted(merged.items(), key=lambda item: item[0], reverse=True)]
+    newest_first = sorted(merged.items(), key=lambda item: item[0], reverse=True)
+    return [(text, (wheels or foreign) + sdists) for _, (text, (wheels, sdists, foreign)) in newest_first]
 
 
 def _log_skipped(count: int, reason: str, page: str) -> None:
@@ -201,9 +209,17 @@ def _log_skipped(count: int, reason: str, page: str) -> None:
 
 
 @lru_cache(maxsize=1000)
-def _is_for_others(ending: str) -> bool:
-    """Return whether a file name with this ending is a wheel, and no system of the wheel is Linux."""
-    return ending.endswith(".whl") and all(tag.startswith(_OTHER_SYSTEMS) for tag in ending[:-4].split("."))
+def _kind(ending: str) -> int | None:
+    """Return the kind of a file by the ending of its name; None for a wheel of other systems than Linux.
+
+    0 is a wheel that a Linux with glibc on x86_64 may install, 1 no wheel, 2 a wheel for any other Linux.
+    """
+    if not ending.endswith(".whl"):
+        return 1
+    platforms = ending[:-4].lower().split(".")
+    if any(one == "any" or (one.startswith(_LINUX) and one.endswith("_x86_64")) for one in platforms):
+        return 0
+    return None if all(one.startswith(_OTHER_SYSTEMS) for one in platforms) else 2
 
 
 def projects_in(filename: str) -> list[str]:
@@ -284,8 +300,10 @@ def _sha256(text: str) -> str:
 
 def _digest(text: str) -> str:
     """Return a hash in lower case; empty, as if it were unknown, if it is not hexadecimal."""
-    digest = text.lower()
-    return "" if digest.strip(_HEXADECIMAL) else digest
+    try:
+        return bytes.fromhex(text).hex()
+    except ValueError:
+        return ""
 
 
 @lru_cache
