@@ -184,7 +184,7 @@ class PackageIndexes(Protocol):
         """
 
     def is_cached(self, name: str) -> bool:
-        """Return whether a project is in the cache, so that `project` does not use the network."""
+        """Return whether `project` does not use the network, mostly because the project is in the cache."""
 
     def recall(self, key: str) -> bytes:
         """Return what the cache keeps under a key; empty if it keeps nothing."""

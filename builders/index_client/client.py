@@ -119,7 +119,7 @@ class IndexClient:
         self._offline = offline
         self._fresh_for = fresh_for
         self._reporter = reporter
-        self._directories: dict[str, Path] = {}
+        self._directories: dict[str, str] = {}
         self._warned = threading.Event()
         self._replies = itertools.count(1)
         self._alone: _Once[IndexClient] = _Once()
@@ -221,7 +221,9 @@ class IndexClient:
         return Project(metadata.name, stored.listed([(metadata.version, [file])]))
 
     def is_cached(self, name: str) -> bool:
-        """Return whether `project` would return without a request over the network."""
+        """Return whether `project` would return without a request over the network, as always if offline."""
+        if self._offline:
+            return True
         name = normalize_name(name)
         with suppress(MatrixError):  # `project` raises it again
             for index in self._indexes_of(name):
@@ -343,7 +345,7 @@ class IndexClient:
         page = stored.read(path, url)
         if page is not None and self._may_use(page.age):
             if page.age >= self._fresh_for:
-                self._warn(path, page.age)
+                self._warn(name or "links", page.age)
             return page
         if self._offline:
             raise _not_cached(f"project {name}" if name else "page", index)
@@ -479,14 +481,14 @@ class IndexClient:
             return _digest(file.name, file.url, _changed(local))
         return _digest(file.name, mirrored(file.index or file.url, self._mirrors), file.sha256 or file.url)
 
-    def _page_path(self, index: str, name: str) -> Path:
+    def _page_path(self, index: str, name: str) -> str:
         if index not in self._directories:
             host = urlsplit(index).hostname or "local"
             key = hashlib.sha256(mirrored(index, self._mirrors).encode()).hexdigest()
-            self._directories[index] = self._cache / "pages" / f"{host}-{key[:16]}"
-        return self._directories[index] / f"{name or 'links'}.jsonl"
+            self._directories[index] = f"{self._cache}/pages/{host}-{key[:16]}"
+        return f"{self._directories[index]}/{name or 'links'}.jsonl"
 
-    def _is_usable(self, path: Path) -> bool:
+    def _is_usable(self, path: str) -> bool:
         age = stored.age(path)
         return age is not None and self._may_use(age)
 
@@ -496,13 +498,13 @@ class IndexClient:
     def _count_reply(self) -> None:
         self._reporter.progress(done=next(self._replies), unit="replies")
 
-    def _warn(self, path: Path, age: float) -> None:
+    def _warn(self, name: str, age: float) -> None:
         if self._warned.is_set():
             return
         self._warned.set()
         day = datetime.fromtimestamp(time.time() - age, UTC).strftime("%Y-%m-%d %H:%M UTC")
         self._reporter.warning(
-            f"--offline uses cached pages of package indexes. The page of {path.stem} is from {day}. "
+            f"--offline uses cached pages of package indexes. The page of {name} is from {day}. "
             "Newer releases are not considered."
         )
 

@@ -95,16 +95,16 @@ class Page(msgspec.Struct, array_like=True, gc=False):
             end = start + self.sizes[number]
             first, rows = self.window
             if not first <= start <= end <= first + len(rows):
-                latest = read(Path(self.path), self.url, start, max(end - start, _WINDOW))
+                latest = read(self.path, self.url, start, max(end - start, _WINDOW))
                 if latest is None:
-                    raise _unreadable(Path(self.path))
+                    raise _unreadable(self.path)
                 if (latest.versions, latest.sizes) != (self.versions, self.sizes):
                     return latest.files(latest.versions.index(version)) if version in latest.versions else ()
                 self.window = first, rows = latest.window
             try:
                 files = pages.files(rows[start - first : end - first], self.location, self.index)
             except (msgspec.DecodeError, UnicodeDecodeError):
-                raise _unreadable(Path(self.path)) from None
+                raise _unreadable(self.path) from None
             self.decoded[number] = files
         found: list[File] = self.decoded[number]
         return found
@@ -132,22 +132,22 @@ def listed(releases: Iterable[tuple[str, Sequence[File]]]) -> list[Release]:
     return Page("", versions=[*versions], decoded=dict(enumerate(files))).releases()
 
 
-def write(path: Path, page: Page, releases: Sequence[tuple[str, bytes]]) -> Page:
+def write(path: str, page: Page, releases: Sequence[tuple[str, bytes]]) -> Page:
     """Replace a page in the cache; a damaged file counts as missing, so it is not flushed to disk."""
     page.versions, rows = [version for version, _ in releases], [rows + b"\n" for _, rows in releases]
     page.sizes = [len(one) for one in rows]
-    is_stored = replace(path, b"".join([_encoder.encode(page), b"\n", *rows]))
+    is_stored = replace(Path(path), b"".join([_encoder.encode(page), b"\n", *rows]))
     page.window = 0, b"".join(rows)
     return (is_stored and read(path, page.url)) or page
 
 
-def read(path: Path, url: str, start: int = 0, most: int = 0) -> Page | None:
+def read(path: str, url: str, start: int = 0, most: int = 0) -> Page | None:
     """Return the cached page of a URL; None if it is missing or damaged.
 
     Its window has `most` bytes of rows from position `start`; without them, those in its first bytes.
     """
     try:
-        with path.open("rb", buffering=0) as source:
+        with open(path, "rb", buffering=0) as source:  # noqa: PTH123  a `Path` takes longer than reading
             content = source.read(_FIRST_READ)
             while b"\n" not in content and (more := source.read(_FIRST_READ)):
                 content += more
@@ -162,14 +162,14 @@ def read(path: Path, url: str, start: int = 0, most: int = 0) -> Page | None:
     # Files here are not flushed, so after a crash one may be cut short.
     if page.url != url or len(head) + 1 + sum(page.sizes) != status.st_size:
         return None
-    page.age, page.path, page.window = abs(time.time() - status.st_mtime), str(path), (start, rows)
+    page.age, page.path, page.window = abs(time.time() - status.st_mtime), path, (start, rows)
     return page
 
 
-def _unreadable(path: Path) -> EnvironmentLacksError:
+def _unreadable(path: str) -> EnvironmentLacksError:
     """Remove a page, which is not usable, and return the error."""
     with suppress(OSError):
-        path.unlink()
+        Path(path).unlink()
     return EnvironmentLacksError(
         f"{path} in the cache of package indexes has changed, and cannot be read.",
         hint="Run the command again.",
@@ -193,10 +193,10 @@ def conditions(known: Page | Reference | None) -> dict[str, str]:
     return {name: text for name, text in headers.items() if text and text.isprintable()}
 
 
-def age(path: Path) -> float | None:
+def age(path: Path | str) -> float | None:
     """Return the seconds since a file was written; None if it does not exist."""
     try:
         # After a clock was set back, a file from the future must not count as fresh until that time.
-        return abs(time.time() - path.stat().st_mtime)
+        return abs(time.time() - os.stat(path).st_mtime)  # noqa: PTH116  a `Path` takes longer
     except OSError:
         return None
