@@ -178,10 +178,8 @@ def parse_requirement(text: str) -> Requirement:
         except UsageError:
             pass  # reported below, with the whole requirement
         else:
-            extras = sorted(
-                {normalize_name(extra.strip()) for extra in (plain["extras"] or "").split(",")} - {""}
-            )
-            return Requirement(normalize_name(plain["name"]), specifier, text.strip(), tuple(extras))
+            extras = {normalize_name(extra.strip()) for extra in (plain["extras"] or "").split(",") if extra}
+            return Requirement(normalize_name(plain["name"]), specifier, text.strip(), tuple(sorted(extras)))
     return _parse_with_packaging(text)
 
 

@@ -420,14 +420,15 @@ class IndexClient:
             from builders.source_facts.reading import tree_metadata
 
             return tree_metadata(local, str(local))
-        identity = self._identity(file, local)
-        identity = _digest(identity, listed) if listed else identity
-        keys = [identity]
-        if local is None and file.metadata_sha256:
-            # A metadata file with a stated hash (PEP 714) is the same on every index.
-            keys.insert(0, _digest(file.name, file.metadata_sha256))
-        paths = [f"{self._cache}/metadata/{key}.msgpack" for key in keys]
-        read = (_cached_metadata(path, file) for path in paths)
+
+        def paths() -> Iterator[str]:
+            if local is None and file.metadata_sha256:
+                # A metadata file with a stated hash (PEP 714) is the same on every index.
+                yield f"{self._cache}/metadata/{_digest(file.name, file.metadata_sha256)}.msgpack"
+            identity = self._identity(file, local)
+            yield f"{self._cache}/metadata/{_digest(identity, listed) if listed else identity}.msgpack"
+
+        read = (_cached_metadata(path, file) for path in paths())
         cached = next((one for one in read if one is not None), None)
         if isinstance(cached, Metadata):
             return cached
@@ -436,7 +437,8 @@ class IndexClient:
             return None
         from builders.index_client import metadata as reader
 
-        *_, path = map(Path, paths)
+        first, *others = map(Path, paths())
+        path = others[0] if others else first
         try:
             metadata = self._read(partial(reader.read, listed=listed), file, local)
         except SourceError as error:
@@ -445,7 +447,7 @@ class IndexClient:
                 stored.replace(path, _metadata_encoder.encode(failure))
             raise
         if metadata is not None and metadata.source == reader.METADATA_FILE:
-            path = Path(paths[0])
+            path = first
         stored.replace(path, _metadata_encoder.encode(() if metadata is None else metadata))
         return metadata
 

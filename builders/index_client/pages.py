@@ -130,13 +130,12 @@ def projects(content: bytes, content_type: str) -> list[str]:
 
 def files(rows: bytes, url: str, index: str) -> list[File]:
     """Return the files of a release on the page at `url`, wheels first; `index` is that of the files."""
-    resolve = _resolver(url)
     is_local = url.startswith("file:")
     by_name: dict[str, File] = {}
     for row in _files_decoder.decode(rows):
         location = row.url.partition("#")[0]
         if not location.startswith(_WEB):
-            location = resolve(location)
+            location = _resolver(url)(location)
             if not is_local and location[:5].lower() == "file:":
                 continue  # a server must not name files of this machine
         if row.filename in by_name:

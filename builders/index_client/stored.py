@@ -151,18 +151,19 @@ def read(path: str, url: str, start: int = 0, most: int = 0) -> Page | None:
             content = source.read(_FIRST_READ)
             while b"\n" not in content and (more := source.read(_FIRST_READ)):
                 content += more
-            head, _, rows = content.partition(b"\n")
+            first = content.index(b"\n") + 1
+            window = -first, content  # without a copy of all but the first line
             if most:
-                source.seek(len(head) + 1 + start)
-                rows = source.read(most)
+                source.seek(first + start)
+                window = start, source.read(most)
             status = os.fstat(source.fileno())
-        page = _decoder.decode(head)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        page = _decoder.decode(content[:first])
+    except (OSError, ValueError):  # also those of msgspec
         return None
     # Files here are not flushed, so after a crash one may be cut short.
-    if page.url != url or len(head) + 1 + sum(page.sizes) != status.st_size:
+    if page.url != url or first + sum(page.sizes) != status.st_size:
         return None
-    page.age, page.path, page.window = abs(time.time() - status.st_mtime), path, (start, rows)
+    page.age, page.path, page.window = abs(time.time() - status.st_mtime), path, window
     return page
 
 

@@ -98,9 +98,11 @@ class Answer(Part):
         for name, known in recorded.items():
             metadata = self.metadata(name)
             if metadata is not None:
-                known.requires = tuple(
-                    line for line in metadata.requires if required_name(line) not in left_out
-                )
+                known.requires = metadata.requires
+                if left_out:
+                    known.requires = tuple(
+                        line for line in metadata.requires if required_name(line) not in left_out
+                    )
                 known.extras = metadata.extras
                 known.is_built = metadata.dynamic and name not in picks
             known.facts += self._stated_facts(name, picks)

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 
 _EXTRA, _OR = re.compile(r"""\bextra\s*==\s*["']\w"""), re.compile(r"\bor\b")
+_OF_EXTRA = re.compile(r"""[^;@]*; extra == ["'][\w.-]+["']""")
+"""A requirement that does not apply without an extra: so are most, and evaluating them takes longest."""
 _AT_A_TIME = 4
 """Requirements that resolvelib resolves together."""
 _MOST_SAID = 50_000
@@ -300,7 +302,8 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
             is_met = any(self._allows(one.name, one.specifier) for one in stated)
             yield _Need(stated[0].name if stated else name, text, is_met)
         for line in known.requires if known else ():
-            yield from self._stated(line, source, extra, known)
+            if extra or not _OF_EXTRA.fullmatch(line):
+                yield from self._stated(line, source, extra, known)
 
     def _stated(
         self, line: str, source: str, extra: str = "", known: Recorded | None = None
@@ -308,7 +311,7 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
         """Yield what a requirement, or the overrides that replace it, require of the lock."""
         head, marker = split_marker(line)
         if not extra and _EXTRA.search(marker) and not _OR.search(marker):
-            return  # false without an extra: so are most markers, and evaluating them takes longest
+            return  # false without an extra
         if not self._applies(marker, extra) or (extra and self._applies(marker)):
             return  # what applies without the extra is required by the distribution itself
         requirement = self._packaging.parsed(head)

@@ -14,7 +14,7 @@ from resolver.compiling.distributions import WITHIN, beyond_bounds
 from resolver.compiling.known_bad import bad_releases
 from resolver.compiling.problem import ABSENT, ALWAYS, Link, bits, is_prerelease, names_prerelease
 from resolver.errors import TooLargeError
-from resolver.indexes import InstalledFiles, evidence_against
+from resolver.indexes import InstalledFiles
 from resolver.model import layer
 from resolver.requirements import TRITON_NAMES, has_rocm_release
 from resolver.solving.rules import EVERYWHERE, Exclusion, RuleContext, judge
@@ -264,7 +264,8 @@ class Projects(Part):
             self.targets,
             partial(self.is_pinned, name),
             choices.project.allows_prereleases,
-            partial(evidence_against, self.request.excluded, name),
+            name,
+            self.request.excluded,
             partial(self._known_problem, name),
             any_patch,
         )

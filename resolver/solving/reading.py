@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from resolver.solving.world import World
 
 
+_OF_EXTRA = re.compile(r"[^;@]*; extra ==(?!.* or )[^;]*")
+"""A requirement that does not apply without an extra."""
 _SOME_READ = 3
 """Number of releases of a project that were read before more are read at once."""
 _MOST_FOR_EXTRA = 40
@@ -325,10 +328,10 @@ class Requirements(Part):
 
     def _applying(self, metadata: Metadata, extra: str) -> Iterator[tuple[Requirement, int]]:
         """Yield the requirements that apply, each with the Pythons for which it does."""
-        for text in metadata.requires:
-            head, marker = split_marker(text)
-            if not extra and marker.startswith("extra ==") and " or " not in marker:
-                continue  # most requirements of most projects, so this is faster than to evaluate it
+        requires: Sequence[str] = metadata.requires
+        if not extra:  # most requirements of most projects are of extras, so this is faster than to evaluate
+            requires = [text for text in requires if not _OF_EXTRA.fullmatch(text)]
+        for head, marker in map(split_marker, requires):
             if not marker or self.targets.applying(marker, extra):
                 yield from self._replaced(parse_requirement(head), marker, extra)
 

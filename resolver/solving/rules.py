@@ -7,19 +7,19 @@ judged where its metadata is read (`resolver.solving.reading`): a CUDA distribut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
 from resolver.compiling.problem import is_prerelease
-from resolver.indexes import uploaded_by
+from resolver.indexes import evidence_against, uploaded_by
 
 if TYPE_CHECKING:
     from datetime import date
 
-    from resolver.indexes import File, ProjectRelease
+    from resolver.indexes import ExcludedFile, File, ProjectRelease
     from resolver.solving.targets import Fit, Targets
 
 EVERYWHERE = -1
@@ -43,8 +43,10 @@ class RuleContext(msgspec.Struct, frozen=True):
     is_pinned: Callable[[str], bool]
     allows_prereleases: bool
     """Whether the request names a pre-release of the project, or the project has no other releases."""
-    evidence_against: Callable[[str, Collection[str]], str]
-    """Returns why the lock excludes a version with files of these hashes; empty if it does not."""
+    name: str
+    """Of the project."""
+    excluded: Sequence[ExcludedFile]
+    """What the lock excludes, of any project."""
     problem_of: Callable[[str], str]
     """Returns why the catalog excludes a version; empty if it does not."""
     any_patch: bool = False
@@ -96,7 +98,8 @@ def is_unrequested_prerelease(judged: Judged, context: RuleContext) -> Iterator[
 
 def was_found_unfit(judged: Judged, context: RuleContext) -> Iterator[Exclusion]:
     """Exclude a release with a file that did not fit when it was read completely."""
-    evidence = context.evidence_against(judged.release.version, {file.sha256 for file in judged.files})
+    hashes = {file.sha256 for file in judged.files} if context.excluded else ()
+    evidence = evidence_against(context.excluded, context.name, judged.release.version, hashes)
     if evidence:
         yield Exclusion(f"is excluded in the lock: {evidence}")
 
@@ -153,9 +156,8 @@ def judge(release: ProjectRelease, context: RuleContext) -> Judged:
     files = [file for file in uploaded if file.yanked is None] or uploaded
     fit = context.targets.fit(files, any_patch=context.any_patch)
     judged = Judged(release, files, fit, fit.sdist & ~fit.with_wheel)
-    found: list[Exclusion] = []
     for rule in RULES:
-        found += rule(judged, context)
+        found = tuple(rule(judged, context))
         if found:
-            break
-    return replace(judged, exclusions=tuple(found))
+            return replace(judged, exclusions=found)
+    return judged

@@ -136,10 +136,7 @@ class Choices:
         if key is LAST or key is FIRST:  # most specifiers have one bound
             return 0 if key is LAST else self._size
 
-        def key_of(position: int) -> VersionKey:
-            return version_key(self.releases[self._size - 1 - position].version)
-
-        return self._size - bisect_left(range(self._size), key, 0, self._size, key=key_of)
+        return bisect_left(self.releases, True, key=lambda one: version_key(one.version) < key)
 
 
 class Decided(msgspec.Struct, eq=False):

@@ -109,30 +109,28 @@ class Targets:
         best: dict[int, int] = {}
         sdist = 0
         for file in files:
-            if not file.name.endswith(".whl"):
-                sdist |= sum(1 << bit for bit, _ in self._fit_of(file, any_patch=any_patch))
-                continue
-            for bit, glibc in self._fit_of(file, any_patch=any_patch):
-                if glibc < best.get(bit, glibc + 1):
+            is_wheel = file.name.endswith(".whl")
+            key = tags_of(file.name) if is_wheel else "", file.requires_python, any_patch
+            fits = self._fits.get(key)
+            if fits is None:
+                fits = self._fits[key] = self._fit_of(file, is_wheel=is_wheel, any_patch=any_patch)
+            for bit, glibc in fits:
+                if not is_wheel:
+                    sdist |= 1 << bit
+                elif glibc < best.get(bit, glibc + 1):
                     best[bit] = glibc
         for bit, glibc in best.items():
             wheels[glibc] = wheels.get(glibc, 0) | 1 << bit
         return Fit(wheels, sdist)
 
-    def _fit_of(self, file: File, *, any_patch: bool) -> Sequence[tuple[int, int]]:
+    def _fit_of(self, file: File, *, is_wheel: bool, any_patch: bool) -> list[tuple[int, int]]:
         """Return the Pythons that may install a file, each with the minor version of the oldest glibc."""
-        is_wheel = file.name.endswith(".whl")
-        key = tags_of(file.name) if is_wheel else "", file.requires_python, any_patch
-        fits = self._fits.get(key)
-        if fits is None:
-            environments = self._lenient if any_patch else self.environments
-            found = [
-                (bit, one.oldest_glibc(file.name) if is_wheel else 0)
-                for bit, one in environments.items()
-                if one.allows_python(file.requires_python)
-            ]
-            fits = self._fits[key] = [(bit, glibc) for bit, glibc in found if glibc is not None]
-        return fits
+        found = [
+            (bit, one.oldest_glibc(file.name) if is_wheel else 0)
+            for bit, one in (self._lenient if any_patch else self.environments).items()
+            if one.allows_python(file.requires_python)
+        ]
+        return [(bit, glibc) for bit, glibc in found if glibc is not None]
 
     def files(self, files: Sequence[File]) -> list[File]:
         """Return the files for any Python, the most preferred first; if none, those for any patch release."""
