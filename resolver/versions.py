@@ -116,11 +116,11 @@ def key_or_none(text: str) -> VersionKey | None:
     if parsed is None:
         return None
     key = parsed.epoch, _without_trailing_zeros(parsed.release)
-    public = parsed if parsed.local is None else Version(parsed.public)
+    bare = parsed if parsed.local is None else Version(parsed.public)
     if parsed.pre is not None or (parsed.dev is not None and parsed.post is None):
-        return *key, _BEFORE, public
+        return *key, _BEFORE, bare
     if parsed.post is not None:
-        return *key, _AFTER, public
+        return *key, _AFTER, bare
     return *key, _AT
 
 

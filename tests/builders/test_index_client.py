@@ -623,6 +623,28 @@ def test_wheels_for_other_systems_are_left_out(server: Server, client: MakeClien
         assert files(project, "0.9") == []
 
 
+def test_wheels_for_other_machines_are_kept_only_if_no_wheel_is_for_ours(
+    server: Server, client: MakeClient
+) -> None:
+    ours = "pkg-3.0-cp312-cp312-manylinux_2_28_x86_64.whl"
+    others = [
+        "cp312-cp312-manylinux_2_28_aarch64",
+        "cp312-cp312-musllinux_1_2_x86_64",
+        "cp312-cp312-linux_i686",
+    ]
+    names = [f"pkg-{version}-{tags}.whl" for version in ("3.0", "2.0", "1.0") for tags in others]
+    pure = "pkg-2.0.0-py3-none-any.whl"  # the same version as 2.0
+    sdists = ["pkg-3.0.tar.gz", "pkg-1.0.tar.gz"]
+    server.json("/simple/pkg/", page(*names, *sdists, pure, ours))
+    project = client(f"{server.url}/simple").project("pkg")
+    found = {version: [file.name for file in files(project, version)] for version in versions(project)}
+    assert found == {
+        "3.0": [ours, sdists[0]],
+        "2.0": [pure],
+        "1.0": [*sorted(names[6:]), sdists[1]],
+    }
+
+
 # Metadata
 
 
