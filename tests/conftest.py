@@ -9,32 +9,39 @@ import pickle
 import signal
 import socketserver
 import stat
+import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from msgspec.structs import replace
 from wheel.wheelfile import WheelFile
 
 from builders.containers import runtime, sandbox
 from builders.containers.runtime import HostRuntime, Runtime
 from builders.environments import python as python_environments
-from builders.installed import checks
 from builders.installed import reading as installed_reading
-from builders.machine import host
+from builders.machine import host, process
 from builders.machine.limited import limited
 from builders.machine.process import output_of
+from matrix.__main__ import _GARBAGE_THRESHOLD
 from matrix.input import settings as command_settings
 from matrix.input.settings import Settings, overlays
 from matrix.reading import recognise
-from resolver.consequences.questions import Side, driver_states
+from resolver.answers.table import Table, TableRow
+from resolver.consequences import questions
+from resolver.consequences.questions import DriverState, Side
 from resolver.facts import catalog as catalog_module
 from resolver.facts import catalog_files, schema
 from resolver.facts.catalog import Catalog
+from resolver.model import Target
+from resolver.versions import minor
 from tests.rig.rig import Rig, the_rig
 
 settings.register_profile(
@@ -58,8 +65,12 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep modules and collected tests out of all garbage collections, which take long because of them."""
+    """Keep modules and collected tests out of all garbage collections, which take long because of them.
+
+    The rest is collected as seldom as in the program, or after most tests.
+    """
     gc.freeze()
+    gc.set_threshold(_GARBAGE_THRESHOLD)
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
@@ -101,20 +112,45 @@ _load_shipped = functools.cache(_load)
 catalog_module.load, command_settings.load_catalog = _load_once, _load_of_commands_once
 catalog_module._MOST_TARGETS = 128  # a command has few targets, the tests have many
 
-_compared: dict[tuple[str, str], Any] = {}
+_judge_driver = questions._state
+_driver_states: dict[tuple[object, ...], DriverState | None] = {}
 
 
-def _compare_drivers_once(side: Side, rocm: str) -> Any:
-    """Compare the drivers of a site once for each request: that takes most of the time of a check."""
+def _judge_driver_once(
+    side: Side, rocm: str, target: Target, driver: str, since: date | None = None
+) -> DriverState | None:
+    """Judge each driver of a site once for each day and ROCm: that takes most of the time of a check."""
     if side.catalog is not _load_shipped():
-        return driver_states(side, rocm)
-    key = repr(side.request), rocm
-    if key not in _compared:
-        _compared[key] = driver_states(side, rocm)
-    return _compared[key]
+        return _judge_driver(side, rocm, target, driver, since)
+    key = repr(replace(target, base_image=None)), minor(rocm), driver, since
+    if key not in _driver_states:
+        _driver_states[key] = _judge_driver(side, rocm, target, driver, since)
+    return _driver_states[key]
 
 
-checks.driver_states = _compare_drivers_once  # type: ignore[attr-defined]
+questions._state = _judge_driver_once
+
+
+_compute_rows = Table.rows
+_rows: dict[tuple[str, str, bool], list[TableRow]] = {}
+
+
+def _compute_rows_once(table: Table, *, reasons: bool = True) -> Iterator[TableRow]:
+    """Compute the rows of a table once, because tests show the same table in several formats."""
+    key = repr(table.request), repr(table.columns), reasons
+    if table.catalog is not _load_shipped():
+        yield from _compute_rows(table, reasons=reasons)
+    elif key in _rows:
+        yield from _rows[key]
+    else:
+        rows = []
+        for row in _compute_rows(table, reasons=reasons):
+            rows.append(row)
+            yield row
+        _rows[key] = rows
+
+
+Table.rows = _compute_rows_once  # type: ignore[method-assign,assignment]
 
 
 def _read_here(read: Callable[[], Any], what: str, seconds: int) -> Any:  # noqa: ARG001  as `limited`
@@ -149,10 +185,37 @@ _ask_system = functools.cache(lambda command: _ask([*command]))
 
 
 def _ask_once(command: list[str]) -> str:
-    """Ask each compiler of the system only once what it is."""
-    is_compiler = command[1:] in (["--version"], ["-show"])
-    is_of_system = is_compiler and os.path.realpath(command[0]).startswith("/usr/")
-    return _ask_system((*command,)) if is_of_system else _ask(command)
+    """Ask each compiler and Python of the system only once what it is."""
+    is_fixed = command[1:] in (["--version"], ["-show"], ["-c", "print(1)"])
+    is_of_test = os.path.realpath(command[0]).startswith(tempfile.gettempdir())
+    return _ask_system((*command,)) if is_fixed and not is_of_test else _ask(command)
+
+
+_run_reaped = process._run_reaped
+
+
+def _run_alone(
+    command: Sequence[str],
+    output: IO[bytes],
+    errors: IO[bytes] | int,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+) -> int | None:
+    """Run a program that leaves no process behind: the reaper takes longer to start than most of them."""
+    if timeout is not None:
+        return _run_reaped(command, output, errors, cwd=cwd, env=env, timeout=timeout)
+    with subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=errors,
+        start_new_session=True,
+    ) as started:
+        return started.wait()
 
 
 _SHORTCUTS: list[tuple[Any, str, Any, Any]] = [
@@ -160,13 +223,14 @@ _SHORTCUTS: list[tuple[Any, str, Any, Any]] = [
     (recognise, "limited", limited, _read_here),
     (python_environments, "_try", _try_python, _try_once),
     (host, "output_of", _ask, _ask_once),
+    (process, "_run_reaped", _run_reaped, _run_alone),
 ]
 """Functions that start processes, and those that most tests have in their place."""
 
 
 @pytest.fixture
 def no_shortcuts() -> None:
-    """Start processes to read files of strangers and to ask about this machine, as the program does."""
+    """Start processes to read files of strangers, ask about this machine and end what programs leave."""
     assert all(getattr(module, name) is usual for module, name, usual, _ in _SHORTCUTS)
 
 

@@ -137,7 +137,7 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
     def parts_for(self, *target: object) -> dict[object, Any]:
         """Return what was compiled from it for a target; see `resolver.compiling.ProblemBuilder.share`."""
         if target not in self._parts and len(self._parts) >= _MOST_TARGETS:
-            self._parts.clear()
+            del self._parts[next(iter(self._parts))]
         return self._parts.setdefault(target, {})
 
     @cached_property

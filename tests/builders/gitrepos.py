@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 Files = Mapping[str, str | bytes]
@@ -30,11 +33,28 @@ def git(where: Path, *arguments: str, data: bytes | None = None) -> str:
     return done.stdout.decode().strip()
 
 
+_made = tempfile.TemporaryDirectory(prefix="matrix-tests-")
+
+
 def commit(where: Path, files: Files) -> str:
     """Write files, commit everything, and return the commit."""
-    where.mkdir(parents=True, exist_ok=True)
+    if where.exists():
+        return _commit(where, files)
+    made, found = _first_commit(tuple(files.items()))
+    shutil.copytree(made, where, symlinks=True)
+    return found
+
+
+@cache
+def _first_commit(files: tuple[tuple[str, str | bytes], ...]) -> tuple[Path, str]:
+    """Return a repository with one commit, which many tests copy, and the commit; all have the same date."""
+    where = Path(tempfile.mkdtemp(dir=_made.name))
+    return where, _commit(where, dict(files))
+
+
+def _commit(where: Path, files: Files) -> str:
     if not (where / ".git").exists():
-        git(where, "init", "--quiet", "--initial-branch=main")
+        git(where, "init", "--quiet", "--initial-branch=main", "--template=")
     for path, content in files.items():
         target = where / path
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ LIBC = "libc.so.6"
 CUDA = shared_object(needed=("libcudart.so.12", LIBC))
 CPU = shared_object()
 NOISE = random.Random(1).randbytes(3_000_000)
-PACKED = bytes(random.Random(1).choices(range(250), k=3_000_000))
+PACKED = random.Random(1).randbytes(3_000_000).translate(None, bytes(range(250, 256)))
 """As large when it is compressed; that its end can be unpacked alone is found sooner than the opposite."""
 EXTENSION = ".cpython-312-x86_64-linux-gnu.so"
 Files = Mapping[str, bytes]
@@ -348,8 +348,11 @@ def test_start_of_a_large_object_shows_what_it_needs(tmp_path: Path) -> None:
     assert (content.cuda, content.unread) == ("required", "")
 
 
-def test_object_whose_start_shows_nothing_is_not_judged(tmp_path: Path) -> None:
+def test_object_whose_start_shows_nothing_is_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As after patchelf, which moves the table of names to the end."""
+    monkeypatch.setattr("builders.gpu.content._ENDS", 1 << 15)
     hidden = shared_object(needed=("libcudart.so.12",), versions={}, cuda=NOISE)
     path = wheel_of(tmp_path, "gputiny", "1.0", {f"tiny/_C{EXTENSION}": hidden}, tag=TAG)
     content = started(path)
@@ -414,8 +417,9 @@ def test_build_for_the_cpu_names_its_builds_for_gpus(tmp_path: Path) -> None:
         assert content.gpu_builds == ("tiny-cu118", "tiny-cu120")
 
 
-def test_removed_need_of_the_driver_is_no_need(tmp_path: Path) -> None:
+def test_removed_need_of_the_driver_is_no_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A removed entry leaves its name in the table, as in tilelang."""
+    monkeypatch.setattr("builders.gpu.content._ENDS", 1 << 15)
     large = shared_object(needed=("libcuda.so.1", LIBC), cuda=NOISE)
     content = started(wheel_of(tmp_path, "gputiny", "1.0", {f"tiny/_C{EXTENSION}": large}, tag=TAG))
     assert cuda_of(content) == "none"

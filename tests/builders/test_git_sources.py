@@ -440,6 +440,7 @@ def test_parallel_fetches_agree(made: Repositories) -> None:
     assert {out.strip() for out, _ in results} == {fetch_git(pin, offline=True).tree}
 
 
+@pytest.mark.usefixtures("no_shortcuts")
 def test_full_disk_leaves_nothing_half_done(repositories: Repositories, tmp_path: Path) -> None:
     """A limit on the size of files acts like a full disk or quota."""
     pin = Git(repositories.outer.as_uri(), commit(repositories.outer, {"noise": os.urandom(500_000).hex()}))

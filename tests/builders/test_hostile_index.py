@@ -36,12 +36,18 @@ pytestmark = pytest.mark.timeout(60)
 KINDS = ("link", "dangling", "pipe", "socket")
 
 
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of the index that all tests copy; the first one creates it."""
+    return tmp_path_factory.mktemp("published") / "index"
+
+
 @pytest.fixture
-def index(tmp_path: Path, make_wheel: MakeWheel) -> Index:
-    filled = Index(tmp_path / "index")
-    filled.publish(make_wheel("tiny", "1.0"), {})
-    filled.publish(make_wheel("other", "1.0"), {})
-    return filled
+def index(tmp_path: Path, make_wheel: MakeWheel, published: Path) -> Index:
+    if not published.exists():
+        for name in ("tiny", "other"):
+            Index(published).publish(make_wheel(name, "1.0"), {})
+    return Index(shutil.copytree(published, tmp_path / "index"))
 
 
 @pytest.fixture

@@ -401,7 +401,7 @@ def test_bomb_is_not_unpacked(name: str, root: Path, tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("chain", ["each", "loop", "same"])
 def test_many_hard_links_take_little_time(chain: str, tmp_path: Path) -> None:
     """Each is a link to the next, or all are one loop or lead to one file."""
-    out, count = io.BytesIO(), 10_000
+    out, count = io.BytesIO(), 4_000
     with tarfile.open(fileobj=out, mode="w") as archive:
         archive.addfile(tarfile.TarInfo(f"opt/libamdhip64.so.{count}"))
         for number in reversed(range(count)):
@@ -412,7 +412,7 @@ def test_many_hard_links_take_little_time(chain: str, tmp_path: Path) -> None:
     path = docker_archive(tmp_path / "a.tar", out.getvalue())
     start = time.process_time()
     found = read(path)
-    assert time.process_time() - start < 3
+    assert time.process_time() - start < 1.2
     assert {name for name in found if "hip" in name} == {f"/opt/libamdhip64.so.{n}" for n in range(count + 1)}
 
 

@@ -29,13 +29,19 @@ from tests.support.errors import has_id
 MakeWheel = Callable[..., Path]
 
 
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of the index that all tests copy; the first one creates it."""
+    return tmp_path_factory.mktemp("published") / "index"
+
+
 @pytest.fixture
-def index(tmp_path: Path, make_wheel: MakeWheel) -> Index:
-    """Create an index with two versions of one project and one of another."""
-    filled = Index(tmp_path / "index")
-    for name, version in (("tiny", "1.0"), ("tiny", "2.0"), ("other", "1.0")):
-        filled.publish(make_wheel(name, version), {"build_key": f"{name}-{version}"})
-    return filled
+def index(tmp_path: Path, make_wheel: MakeWheel, published: Path) -> Index:
+    """Return an index with two versions of one project and one of another."""
+    if not published.exists():
+        for name, version in (("tiny", "1.0"), ("tiny", "2.0"), ("other", "1.0")):
+            Index(published).publish(make_wheel(name, version), {"build_key": f"{name}-{version}"})
+    return Index(shutil.copytree(published, tmp_path / "index"))
 
 
 def page_of(index: Index, project: str) -> ProjectPage:

@@ -658,7 +658,7 @@ def test_many_links_to_hip_take_little_time(chain: str, tmp_path: Path) -> None:
     tree = image(tmp_path / "env")
     folder = tree.root / "opt/hip"
     folder.mkdir(parents=True)
-    count = 5_000
+    count = 2_000
     for number in range(count):
         to = {"each": number + 1, "loop": (number + 1) % 30, "same": count}[chain]
         (folder / f"libamdhip64.so.{number}").symlink_to(f"libamdhip64.so.{to}")
@@ -667,7 +667,7 @@ def test_many_links_to_hip_take_little_time(chain: str, tmp_path: Path) -> None:
     start = time.process_time()
     copies = [copy.folder for copy in found.rocm if copy.folder == "/opt/hip"]
     assert copies == (["/opt/hip"] if chain != "loop" else copies)
-    assert time.process_time() - start < 0.3
+    assert time.process_time() - start < 0.12
 
 
 @pytest.mark.parametrize("line", ["/" * 1_000_000, "A=" + " " * 1_000_000 + '"x', "\n" * 1_000_000])

@@ -29,7 +29,7 @@ from builders.probe.wheel import judge_wheel
 from resolver.errors import MatrixError
 from resolver.facts.schema import Recipe
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_shortcuts")]
 
 REBUILD = "Make it again."
 TORCH = "__version__ = '2.9.1'\nclass version: hip = None\n"  # a stand-in

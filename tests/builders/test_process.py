@@ -14,6 +14,8 @@ import pytest
 from builders.machine.process import clean_environment, output_in_container, output_of, run
 from resolver.errors import CommandError, MatrixError, TooSlowError
 
+pytestmark = pytest.mark.usefixtures("no_shortcuts")
+
 FATAL = "foo.cpp:3:10: fatal error: x.h: No such file or directory"
 
 

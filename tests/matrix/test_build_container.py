@@ -777,6 +777,7 @@ def _killed(real: Callable[..., Any], moment: str, *args: Any, **options: Any) -
     os._exit(137)
 
 
+@pytest.mark.usefixtures("no_shortcuts")
 def test_full_disk_leaves_the_older_layer(on_image: Path, monkeypatch: Patch, capsys: Capture) -> None:
     """A limit on the size of files takes the place of the disk; each file in the layer is below it."""
     assert layer() == 0

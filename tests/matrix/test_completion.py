@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -16,51 +17,68 @@ from tests.support.locks import lock_of, locked_pick
 SHELLS = ("bash", "zsh", "fish")
 
 
-def complete(line: str, cwd: Path, shell: str = "fish", **variables: str) -> list[str]:
-    """Return the completions of a command line whose last word is incomplete."""
-    reply = cwd / "reply"
+COMPLETE = """
+import os, sys
+import matrix.cli, matrix.commands.completion
+from matrix.__main__ import main
+for number, line in enumerate(sys.argv[1:]):
+    if os.fork() == 0:
+        reply = {"_ARGCOMPLETE_STDOUT_FILENAME": f"reply{number}"}
+        os.environ |= {"COMP_LINE": line, "COMP_POINT": str(len(line)), **reply}
+        sys.argv = ["matrix"]
+        sys.exit(main())
+    assert os.wait()[1] == 0, line
+"""
+"""Writes the completions of each argument; each has a process of its own, but modules are imported once."""
+
+
+def complete(lines: Iterable[str], cwd: Path, shell: str = "fish", **variables: str) -> list[list[str]]:
+    """Return the completions of command lines whose last word is incomplete."""
+    lines = [*lines]
     env = os.environ | {
         "_ARGCOMPLETE": "1",
         "_ARGCOMPLETE_SHELL": shell,
         "_ARGCOMPLETE_IFS": "\n",
-        "_ARGCOMPLETE_STDOUT_FILENAME": str(reply),
         "_ARGCOMPLETE_SUPPRESS_SPACE": "1",
-        "COMP_LINE": line,
-        "COMP_POINT": str(len(line)),
         **variables,
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "matrix"], env=env, cwd=cwd, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", COMPLETE, *lines]
+    done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return reply.read_text().split("\n")
+    texts = [(cwd / f"reply{number}").read_text() for number in range(len(lines))]
+    return [[word.split("\t")[0].strip() for word in text.split("\n")] for text in texts]
 
 
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [
-        ("matrix catalog dra", ["draft"]),
-        ("matrix build-wheels --site lumi-g bitsa", ["bitsandbytes"]),
-        ("matrix resolve --site lumi-", ["lumi-c", "lumi-g"]),
-        ("matrix table --gfx gfx90", ["gfx900", "gfx906", "gfx908", "gfx90a", "gfx90c"]),
-        ("matrix catalog list known", ["known-bad"]),
-        ("matrix explain hip-python-i", ["hip-python-interop"]),
-        ("matrix explain verify-torch-c", ["verify-torch-cpu", "verify-torch-cuda"]),
-        ("matrix help reso", ["resolve"]),
-        ("matrix resolve --base-image lumi-rocm-rocm-6.2.4", ["lumi-rocm-rocm-6.2.4.sif"]),
-    ],
-)
-def test_tab_completes(line: str, shown: list[str], tmp_path: Path) -> None:
-    assert [text.split("\t")[0].strip() for text in complete(line, tmp_path)] == shown
+LINES = {
+    "matrix catalog dra": ["draft"],
+    "matrix build-wheels --site lumi-g bitsa": ["bitsandbytes"],
+    "matrix resolve --site lumi-": ["lumi-c", "lumi-g"],
+    "matrix table --gfx gfx90": ["gfx900", "gfx906", "gfx908", "gfx90a", "gfx90c"],
+    "matrix catalog list known": ["known-bad"],
+    "matrix explain hip-python-i": ["hip-python-interop"],
+    "matrix explain verify-torch-c": ["verify-torch-cpu", "verify-torch-cuda"],
+    "matrix help reso": ["resolve"],
+    "matrix resolve --base-image lumi-rocm-rocm-6.2.4": ["lumi-rocm-rocm-6.2.4.sif"],
+}
+
+
+@pytest.fixture(scope="module")
+def completed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    return dict(zip(LINES, complete(LINES, tmp_path_factory.mktemp("completed")), strict=True))
+
+
+@pytest.mark.parametrize(("line", "shown"), LINES.items())
+def test_tab_completes(line: str, shown: list[str], completed: dict[str, list[str]]) -> None:
+    assert completed[line] == shown
 
 
 def test_explain_completes_names_of_the_lock(tmp_path: Path) -> None:
     lock = tmp_path / "matrix.lock"
     write_lock(lock_of(locked_pick("numpy", "2.5.5"), locked_pick("tornado", "6.5")), lock)
-    assert [name.strip() for name in complete("matrix explain torn", tmp_path)] == ["tornado"]
-    assert complete("matrix explain hip-python-i", tmp_path) == [""]
+    lines = ["matrix explain torn", "matrix explain hip-python-i"]
+    assert complete(lines, tmp_path) == [["tornado"], [""]]
     lock.write_text("no lock")
-    assert complete("matrix explain torn", tmp_path) == [""]
+    assert complete(["matrix explain torn"], tmp_path) == [[""]]
 
 
 def test_own_sites_complete_and_bad_facts_are_silent(tmp_path: Path) -> None:
@@ -69,9 +87,10 @@ def test_own_sites_complete_and_bad_facts_are_silent(tmp_path: Path) -> None:
         'schema = 1\n[[site]]\nname = "cirrus"\ntitle = "Cirrus"\nbackend = "cpu"\ngfx = []\n'
         'status = "documented"\nsource = "test"\n'
     )
-    assert complete("matrix table --site cir", tmp_path, MATRIX_SITE=str(own))[0].strip() == "cirrus"
+    line = ["matrix table --site cir"]
+    assert complete(line, tmp_path, MATRIX_SITE=str(own)) == [["cirrus"]]
     own.write_text("schema = 1\n[[nothing]]\n")
-    assert complete("matrix table --site cir", tmp_path, MATRIX_SITE=str(own)) == [""]
+    assert complete(line, tmp_path, MATRIX_SITE=str(own)) == [[""]]
 
 
 @pytest.mark.parametrize("shell", SHELLS)

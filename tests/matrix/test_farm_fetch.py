@@ -19,7 +19,7 @@ from resolver.errors import EnvironmentLacksError
 from resolver.facts.catalog import load
 from resolver.lock import read_lock
 from resolver.model import Resolution
-from tests.builders.gitrepos import add_submodule, commit, files_of
+from tests.builders.gitrepos import add_submodule, commit, files_of, git
 
 Capture = pytest.CaptureFixture[str]
 SEEN = 'status = "observed"\nsource = "tests"\n'
@@ -29,13 +29,10 @@ PATCH = "--- a/setup.py\n+++ b/setup.py\n@@ -1 +1 @@\n-old\n+new\n"
 class Work:
     """A directory with facts for two packages, one from git and one an sdist, and mirrors on disk."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, repositories: Path) -> None:
         self.root = root
-        self.mirror = root / "mirror"
-        inner, outer = self.mirror / "inner", self.mirror / "outer"
-        commit(inner, {"inner.h": "int x;\n"})
-        commit(outer, {"setup.py": "old\n"})
-        self.commit = add_submodule(outer, "csrc/inner", inner, "https://git.invalid/group/inner")
+        self.mirror = shutil.copytree(repositories, root / "mirror", symlinks=True)
+        self.commit = git(self.mirror / "outer", "rev-parse", "HEAD")
         self.sdist = self._make_sdist()
         digest = hashlib.sha256(PATCH.encode()).hexdigest()
         facts = root / "facts"
@@ -75,11 +72,22 @@ class Work:
         return read_lock(self.root / "matrix.lock")
 
 
+@pytest.fixture(scope="module")
+def repositories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with a repository and its submodule, which all tests copy."""
+    folder = tmp_path_factory.mktemp("repositories")
+    inner, outer = folder / "inner", folder / "outer"
+    commit(inner, {"inner.h": "int x;\n"})
+    commit(outer, {"setup.py": "old\n"})
+    add_submodule(outer, "csrc/inner", inner, "https://git.invalid/group/inner")
+    return folder
+
+
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Work:
+def work(tmp_path: Path, repositories: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Work:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_INDEX_URL", "https://index.invalid/simple/")
-    made = Work(tmp_path)
+    made = Work(tmp_path, repositories)
     assert main(["resolve", "tiny", "fromgit", "torch==2.13.0", "--backend", "cpu", "-q"]) == 0
     capsys.readouterr()
     return made

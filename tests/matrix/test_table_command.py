@@ -254,7 +254,7 @@ def test_narrow_text_has_several_tables_of_the_same_rows(
     assert not any(name == "aiter" for *_, name in shown)
 
 
-@pytest.fixture(scope="module", params=["lumi-g", "frontier", "lumi-c"])
+@pytest.fixture(scope="module", params=["lumi-g", pytest.param("frontier", marks=pytest.mark.slow), "lumi-c"])
 def whole(request: pytest.FixtureRequest) -> tuple[Table, list[TableRow]]:
     """Return the table of a site with three packages, and its rows."""
     catalog = load()

@@ -24,7 +24,7 @@ IGNORED = ["-r", "ignored.txt"]
 """A requirements file with an option that matrix ignores."""
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """Write the inputs of all commands."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -78,6 +78,7 @@ def run(capsys: Capture, arguments: list[str]) -> tuple[str, list[str]]:
     return output.out, re.findall(r"^warning: (.+)", output.err, re.MULTILINE)
 
 
+@pytest.mark.usefixtures("_inputs")
 @pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
 def test_warnings_are_the_same_in_text_and_json(
     arguments: list[str], make_wheel: Callable[..., Path], capsys: Capture
@@ -106,6 +107,7 @@ def test_every_document_has_warnings(schema: Path) -> None:
         assert "warnings" in (document["$defs"][reference] if reference else option)["properties"]
 
 
+@pytest.mark.usefixtures("_inputs")
 def test_document_contains_each_warning_once(capsys: Capture) -> None:
     from matrix.show.json_document import JsonDocument
 

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from resolver.answers.resolve import resolve
+from resolver.answers.explain import explain_conflict
+from resolver.answers.resolve import resolve, solve
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Requires
 from resolver.model import IMAGE, STATUS_RANK, Conflict, Preinstalled, Request, Resolution
 from resolver.requirements import is_for_cuda
+from resolver.solving.session import Refuted
 from resolver.versions import satisfies
 from tests.resolver.solve_helpers import ask
 from tests.support.indexes import FakeIndexes, FakeRelease
@@ -403,8 +405,9 @@ def test_what_an_image_has_stays_although_an_index_got_it_later(catalog: Catalog
 
 def test_a_conflict_that_projects_of_indexes_only_precede_is_explained(catalog: Catalog) -> None:
     kept = replace(ask(catalog, "jax", site=LUMI, day="2024-10-07"), preinstalled=Preinstalled(IMAGE))
-    found = resolve(catalog, kept, FakeIndexes({**projects(), "jax": {"0.4.28": FakeRelease()}}))
-    assert isinstance(found, Conflict)
+    answer = solve(catalog, kept, FakeIndexes({**projects(), "jax": {"0.4.28": FakeRelease()}}))
+    assert isinstance(answer, Refuted)
+    found, _ = explain_conflict(kept, answer)
     assert "you asked to keep the content of the base image" in {item.text for item in found.core}
 
 
