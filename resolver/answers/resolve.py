@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from math import inf
 from operator import itemgetter
 from time import monotonic
@@ -138,9 +139,9 @@ def _with_wheels(
         renamed = replace(search.request, requirements=(*others, *named_by(stated, row)))
         try:
             other = Search(catalog, renamed, indexes, {"rocm": rocm} if rocm else None)
+            found = other.answer
         except MatrixError:  # the wheels have other versions
             continue
-        found = other.answer
         if not isinstance(found, Resolution):
             continue
         names = join_words(row.by, joiner="and")
@@ -166,8 +167,8 @@ def _with_extras(
     answer is the conflict of the first, which names it.
     """
     for stated in search.request.requirements:
-        extras = search.extras.get(stated.name, ())
-        if stated.url or not extras or (isinstance(search.answer, Resolution) and search.answer.target.rocm):
+        answer, extras = search.answer, search.extras.get(stated.name, ())
+        if stated.url or not extras or (isinstance(answer, Resolution) and answer.target.rocm):
             continue
         others = [other for other in search.request.requirements if other != stated]
         tried: list[tuple[int, str, Search]] = []
@@ -268,18 +269,21 @@ class Search:
             found = recent(self._solver, keep or {}, self._solve)
             solution = self._solver.world.solution if found else None
             self._assumed, self._recent = found or ([], [])
+        self._solution = solution
         self._chosen: list[Assumption] = []
         """The values of the answer."""
-        self.answer: Resolution | Refuted
-        if solution is not None:
-            self.answer = self._answer(request, solution)
-            self._chosen = self._values(solution)
+
+    @cached_property
+    def answer(self) -> Resolution | Refuted:
+        """The answer, or the proof that there is none; not to be asked for after another question."""
+        if self._solution is not None:
+            self._chosen = self._values(self._solution)
             if self._solver is not None:
                 self._chosen += [(node.number, 1 << bit) for node, bit in self._solver.projects.chosen()]
-        elif self._solver is None:
-            self.answer = Refuted(self._session, self._session.refutation())
-        else:
-            self.answer = self._solver.refuted()
+            return self._answer(self.request, self._solution)
+        if self._solver is None:
+            return Refuted(self._session, self._session.refutation())
+        return self._solver.refuted()
 
     def with_wheel(self, name: str) -> dict[str, Candidate]:
         """Return what would be chosen with a wheel of a distribution that the catalog lists; {} if none."""
@@ -305,14 +309,14 @@ class Search:
         return None if solution is None else self._answer(asked, solution)
 
     def with_requirements(self, stated: Sequence[Requirement]) -> Resolution | Refuted:
-        """Return the answer with further requirements of what the request names.
+        """Return the answer with further requirements of what the request names; it is not confirmed.
 
         They are assumptions of this search. Only without a solution, the longer request has its own.
         """
         limits = [limit for one in stated if (limit := self._limit(one))]
         solution = self._solve([*self._assumed, *limits]) if len(limits) == len(stated) else None
         if solution is not None:
-            return self._answer(self.request, solution)
+            return self._answer(self.request, solution, is_confirmed=False)
         request = replace(self.request, requirements=(*self.request.requirements, *stated))
         return solve(self.catalog, request, self.indexes)
 
@@ -348,7 +352,7 @@ class Search:
         key = next((note.subject for note in self._notes), "")
         return [*assumed, *selected(self._selectors, key), *self._values(solution)]
 
-    def _answer(self, request: Request, solution: Solution) -> Resolution:
+    def _answer(self, request: Request, solution: Solution, *, is_confirmed: bool = True) -> Resolution:
         problem = self._session.problem
         closed = resolution_of(self.catalog, request, problem, solution, self._notes)
         if self._solver is None:
@@ -360,9 +364,10 @@ class Search:
         answer = Answer(self._solver)
         lock = completed(closed, answer)
         lock = replace(lock, warnings=(*lock.warnings, *self._recent)) if self._recent else lock
-        self.extras = answer.extras_for_rocm()
-        known = {*self._session.number, *self._builder.closed}
-        confirm(lock, answer.recorded(closed.edges), known, answer.index.indexes)
+        if is_confirmed:
+            self.extras = answer.extras_for_rocm()
+            known = {*self._session.number, *self._builder.closed}
+            confirm(lock, answer.recorded(closed.edges), known, answer.index.indexes)
         return lock
 
     def _values(self, solution: Solution) -> list[Assumption]:

@@ -119,9 +119,9 @@ class Table:
                 placed.add((row.torch, row.python))
                 yield row
 
-    def rows_or_conflict(self) -> Iterator[TableRow] | Conflict:
-        """Return the rows, or the conflict if there are none."""
-        rows = self.rows()
+    def rows_or_conflict(self, *, reasons: bool = True) -> Iterator[TableRow] | Conflict:
+        """Return the rows, or the conflict if there are none; see `rows`."""
+        rows = self.rows(reasons=reasons)
         first = next(rows, None)
         if first is None and isinstance(answer := resolve(self.catalog, self._request_of_rows()), Conflict):
             return answer
