@@ -17,6 +17,7 @@ import tarfile
 import time
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,12 +27,14 @@ from msgspec.structs import replace
 
 from builders.audit.contents import Expected
 from builders.audit.wheel_audit import WheelAudit, audit_wheel
+from builders.building.apply_recipe import apply_recipe
+from builders.building.compilation import build_view, call_hook
 from builders.building.directory import BuildDirectory
 from builders.building.inputs import Limits, fetching_of, requirements_of
 from builders.building.plan import Task, local_build_host
 from builders.building.rebuild import differences, rebuild_wheel
 from builders.building.task import build_wheel
-from builders.environments.layers import BuildEnvironment, Layers
+from builders.environments.layers import BuildEnvironment, Layers, make_environment
 from builders.environments.wheelhouse import FetchOptions
 from builders.findings import Finding
 from builders.index import Index
@@ -211,6 +214,35 @@ def test_source_without_python_project_fails(
     with pytest.raises(BuildError, match="bare"):
         build(task_for("bare", source=source), index)
     assert contents(index.root) == before
+
+
+BACKEND_IN_SOURCE = """
+import json, pathlib, sys
+class hooks:
+    def build_wheel(out, settings):
+        seen = [settings, str(pathlib.Path.cwd()) in sys.path or "" in sys.path]
+        pathlib.Path(out, "seen").write_text(json.dumps(seen))
+"""
+
+
+@pytest.mark.integration
+def test_hooks_of_a_backend_in_the_source(task_for: MakeTask, tmp_path: Path) -> None:
+    task, directory = task_for("sound"), BuildDirectory(tmp_path / "work", tmp_path / "log")
+    directory.resume("")
+    source = directory.source / "own-1.0"
+    (source / "tools").mkdir(parents=True)
+    (source / "tools" / "own.py").write_text(BACKEND_IN_SOURCE)
+    lines = ["[build-system]", "requires = []", 'build-backend = "own:hooks"', 'backend-path = ["tools"]']
+    (source / "pyproject.toml").write_text("\n".join(lines))
+    environment = make_environment(task.build_host.python, [], root=directory.environment)
+    recipe, runtime = apply_recipe(task, jobs=1), task.build_host.runtime
+    view = build_view(runtime, environment, recipe, work=directory.sandbox, source=source, variables={})
+    call = partial(call_hook, what="Building own", source=source, directory=directory)
+    options = ["--one", "two words"]
+    out = call("build_wheel", task, environment.python, view, options=options)
+    assert json.loads((out / "seen").read_text()) == [{"--build-option": options}, False]
+    missing = call("prepare_metadata_for_build_wheel", task, environment.python, view)
+    assert [*missing.iterdir()] == []
 
 
 def test_failure_before_compilation_names_cause(
