@@ -168,14 +168,15 @@ def with_lock(thing: str, context: Context) -> tuple[Context, Resolution | None,
     if path is None:
         return context, None, []
     lock = read_lock(path)
-    # What its request names counts, unless the user names something else; the driver is that of the site.
+    # What its request names counts for it, and for a thing beside it unless the user names a site. The driver
+    # is that of the site.
     target, is_own = lock.request.target, path == Path(thing)
     is_same = args.site in {None, target.site} and args.backend in {None, target.backend}
     options = {"site": args.site or lock.request.site_file or target.site}
-    if is_same:
+    if is_same and (is_own or not args.site):
         options |= {name: getattr(args, name) or getattr(target, name) for name in _OWN_OPTIONS}
         options["gfx"] = args.gfx or list(target.gfx)
-    if is_same and not is_own:
+    if is_same and not is_own and not args.site:
         # The lock has the versions of an image of the user's own. A file here is not opened:
         # inspecting it would start it.
         image = lock.target.base_image or ""
