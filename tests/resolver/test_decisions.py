@@ -16,7 +16,9 @@ from resolver.answers.resolve import resolve
 from resolver.errors import InternalError, UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog
+from resolver.indexes import ProjectRelease
 from resolver.model import Conflict, Resolution
+from resolver.solving.rules import Judged, RuleContext, judge
 from tests.resolver.open_universe import open_universe
 from tests.resolver.solve_helpers import ask
 from tests.resolver.test_open_world import Projects, answer, chosen, versions
@@ -58,6 +60,21 @@ def test_older_python_avoids_source_build_of_a_dependency(
     release = replace(source, wheels=["cp311-cp311-manylinux_2_28_x86_64"])
     projects: Projects = {"lib": dict.fromkeys(numbers, release), "user": {"1": ["lib"]}}
     assert with_python(projects, "user")["python"] == "3.11"
+
+
+def test_to_prefer_wheels_only_releases_that_are_left_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pydantic, which pins pydantic-core: that has 10,000 files."""
+    judged: list[str] = []
+
+    def recorded(release: ProjectRelease, context: RuleContext) -> Judged:
+        judged.extend(file.name for file in release.files if file.name.startswith("core-"))
+        return judge(release, context)
+
+    monkeypatch.setattr("resolver.solving.projects.judge", recorded)
+    core = FakeRelease(sdist=True, wheels=["cp312-cp312-manylinux_2_28_x86_64"])
+    projects: Projects = {"user": {"1": ["core==3"]}, "core": dict.fromkeys("12345", core)}
+    assert chosen(projects, "user", pythons=("3.12", "3.11")) == {"user": "1", "core": "3"}
+    assert {name.split("-")[1].removesuffix(".tar.gz") for name in judged} == {"3"}
 
 
 @pytest.mark.parametrize("given", ["3.13.1", "3.13.2", "3.13.11"])
