@@ -54,7 +54,7 @@ _BOOTSTRAP = "rocm-bootstrap"
 """The only pip package of ROCm that PyPI has, too."""
 _HASH = "Add its hash: `matrix env --for pip` writes such a file from a lock."
 _CUDA_EXTRA = re.compile(r"(?:^|[-_])cuda", re.IGNORECASE)
-_PIN = "Pin the exact version with its label. `matrix env --for cotainr` writes such a file from a lock."
+_PIN = "Pin version and label, as `matrix env --for cotainr` does from a lock."
 
 
 def torch_index(url: str) -> str:

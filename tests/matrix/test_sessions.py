@@ -273,7 +273,7 @@ def test_check_fits_a_screen(
     assert not terminal.screen.history.top
     whole = " ".join(terminal.shown)
     first, words = {
-        "requirements": ("r.txt ", ["torch 2.1.2 -> ", "--repair -o DIR", "r.txt:5,6,7,8: error:"]),
+        "requirements": ("r.txt ", ["torch 2.1.2 -> ", "--repair -o DIR", "r.txt:5,6,7: error:"]),
         "log": ("l.txt: ", ["What to do: Reduce the batch size", "Also: The container does not see"]),
         "wheel": ("tiny-1.0-py3-none-any.whl fits lumi-g", ["wheel pack"]),
         "machine": ("3 warnings, ", [FETCH, " more: -v"]),
