@@ -122,8 +122,8 @@ def without_file(files: Sequence[File], fit: Fit, targets: Targets) -> Iterator[
     if missing:
         yield Exclusion(_why_missing(files, missing, targets), missing)
     for glibc, pythons in sorted(fit.wheels.items()):
-        older, only = targets.older_glibc(glibc), pythons & ~fit.sdist
-        if older and only:
+        only = pythons & ~fit.sdist
+        if only and (older := targets.older_glibc(glibc)):
             yield Exclusion(f"requires glibc 2.{glibc} or newer", only & targets.allowed, older)
 
 

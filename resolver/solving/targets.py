@@ -77,12 +77,12 @@ class Targets:
 
     def older_glibc(self, than: int) -> int:
         """Return the glibc versions before 2.`than`."""
-        older = (
-            number
-            for number, candidate in enumerate(self._glibc.candidates)
-            if int(candidate.version.split(".")[1]) < than
-        )
-        return self._glibc.mask(older)
+        return self._glibc.mask(number for number, known in enumerate(self._glibcs) if known < than)
+
+    @cached_property
+    def _glibcs(self) -> list[int]:
+        """The minor versions of the candidates of glibc 2."""
+        return [int(candidate.version.split(".")[1]) for candidate in self._glibc.candidates]
 
     def applying(self, marker: str, extra: str = "") -> int:
         """Return the Pythons to which a marker applies, with one extra or without any.
