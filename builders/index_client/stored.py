@@ -24,7 +24,7 @@ from resolver.indexes import File, Metadata
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_FIRST_READ = 1 << 16  # bytes; enough for the versions of most projects with the files of the newest
+_FIRST_READ = 1 << 14  # bytes; enough for the versions of most projects with the files of the newest
 _WINDOW = 1 << 17  # bytes of a later read: a search goes from newer to older versions
 
 
