@@ -12,7 +12,6 @@ Sources: ccache(1); HIPCC environment variables (rocm.docs.amd.com/projects/HIPC
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import shlex
@@ -26,12 +25,11 @@ from msgspec.structs import replace
 from builders.containers.runtime import Bind, View, isolation_in, output_in, run_in
 from builders.containers.sandbox import BUILD
 from builders.machine import host
-from builders.pyproject import read_project
 from builders.recipes import LAUNCHER, Program, launched
 from builders.storage.files import cache_root, make_directories, make_read_only, open_regular, sha256_of
 from builders.storage.lease import digest, ensure_cached
 from builders.wheels.wheel import LARGEST_METADATA, DamagedError
-from resolver.errors import BuildError, EnvironmentLacksError, UsageError
+from resolver.errors import BuildError, EnvironmentLacksError
 from resolver.requirements import normalize_name
 
 if TYPE_CHECKING:
@@ -48,18 +46,27 @@ if TYPE_CHECKING:
 NOT_PUBLISHED = "No wheel was added to the index for it."
 _RPATH = re.compile(r"-Wl,(-rpath|-R|--enable-new-dtags)|-R/")
 
+FRONTEND = "build"
+"""The distribution that calls the backend (PEP 517). It runs inside the runtime."""
 _CALL_HOOK = """
-import importlib, json, os, sys
-hook, out, settings, backend, paths = json.loads(sys.argv.pop())
-sys.path[:1] = map(os.path.abspath, paths)  # instead of the source itself
-module, _, names = backend.partition(":")
-place = importlib.import_module(module)
-for name in filter(None, names.split(".")):
-    place = getattr(place, name)
-if hasattr(place, hook):
-    getattr(place, hook)(out, settings)
+import os, runpy, sys
+from build import BuildBackendException, BuildException, ProjectBuilder
+
+def call_here(command, cwd=None, extra_environ=None):
+    os.environ.update(extra_environ or {})
+    os.chdir(cwd)
+    sys.argv[:] = command[1:]
+    runpy.run_path(command[1], run_name="__main__")
+
+del sys.path[0]  # the directory of this file
+method, source, out, *options = sys.argv[1:]
+try:
+    builder = ProjectBuilder(source, runner=call_here)
+    getattr(builder, method)("wheel", out, {"--build-option": options} if options else None)
+except (BuildException, BuildBackendException) as error:
+    sys.exit(str(error))
 """
-"""Calls a hook of a build backend as PEP 517 says, in one process; frontends start a second one for it."""
+"""Calls a hook of a build backend in this process, which ends with it; frontends start one for each hook."""
 _HOOK_FILE = "call_hook.py"
 _NAMES = ("cc", "c++", "gcc", "g++", "clang", "clang++")
 _LAUNCHER = "compiler-cache"
@@ -104,8 +111,8 @@ done
 """
 
 
-def call_hook(
-    hook: str,
+def call_backend(
+    method: str,
     task: Task,
     python: Path,
     view: View,
@@ -115,22 +122,18 @@ def call_hook(
     directory: BuildDirectory,
     options: Sequence[str] = (),
 ) -> Path:
-    """Call a hook of a build backend, if it has it, in the directory of its source; return its results.
+    """Have the backend of a source ``build`` its wheel or ``prepare`` its metadata; return where they are.
 
-    Raise `BuildError` if the source is not a valid project.
+    A backend need not have a hook for metadata. The lock has the versions of the build requirements, and they
+    are installed already.
     """
-    try:
-        system = read_project(source).build_system
-    except UsageError as error:
-        raise BuildError(f"{what} failed: {error.message}", hint=NOT_PUBLISHED) from None
     runtime, sandbox = task.build_host.runtime, directory.sandbox
-    out = sandbox / hook
+    out = sandbox / method
     out.mkdir()
-    places = (python, sandbox / _HOOK_FILE, out)
-    program, script, target = (str(seen_at(runtime, sandbox, path)) for path in places)
-    settings = {"--build-option": options} if options else {}
-    call = [hook, target, settings, system.build_backend, system.backend_path]
-    run_in(runtime, [program, script, json.dumps(call)], view, what=what, log=directory.log)
+    places = (python, sandbox / _HOOK_FILE, source, out)
+    program, script, tree, target = (str(seen_at(runtime, sandbox, path)) for path in places)
+    command = [program, script, method, tree, target, *options]
+    run_in(runtime, command, view, what=what, log=directory.log)
     return out
 
 

@@ -24,7 +24,7 @@ from builders.building.compilation import (
     build_view,
     cache_counts,
     cache_error,
-    call_hook,
+    call_backend,
     check_unchanged,
     copy_out,
     seen_at,
@@ -272,8 +272,8 @@ class _Build(msgspec.Struct, frozen=True):
         with diagnosed(task, self.log):
             recipe = apply_recipe(task, jobs=1, prefix_map=prefix_map)
             view = self._prepare(source, tree, environment, recipe)
-            out = call_hook(
-                "prepare_metadata_for_build_wheel", task, environment.python, view,
+            out = call_backend(
+                "prepare", task, environment.python, view,
                 what=f"Asking the build backend of {task.title} for its metadata",
                 source=tree, directory=self.directory,
             )  # fmt: skip
@@ -478,8 +478,8 @@ class _Build(msgspec.Struct, frozen=True):
         kills = kernel_kills()
         try:
             view = self._prepare(source, tree, environment, recipe)
-            out = call_hook(
-                "build_wheel", self.task, environment.python, view, options=recipe.options,
+            out = call_backend(
+                "build", self.task, environment.python, view, options=recipe.options,
                 what=f"Building {self.task.title}", source=tree, directory=self.directory,
             )  # fmt: skip
             return copy_out(self.task.title, out, copies, self.log)

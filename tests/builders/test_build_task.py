@@ -17,7 +17,6 @@ import tarfile
 import time
 import zipfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,14 +26,12 @@ from msgspec.structs import replace
 
 from builders.audit.contents import Expected
 from builders.audit.wheel_audit import WheelAudit, audit_wheel
-from builders.building.apply_recipe import apply_recipe
-from builders.building.compilation import build_view, call_hook
 from builders.building.directory import BuildDirectory
 from builders.building.inputs import Limits, fetching_of, requirements_of
 from builders.building.plan import Task, local_build_host
 from builders.building.rebuild import differences, rebuild_wheel
 from builders.building.task import build_wheel
-from builders.environments.layers import BuildEnvironment, Layers, make_environment
+from builders.environments.layers import BuildEnvironment, Layers
 from builders.environments.wheelhouse import FetchOptions
 from builders.findings import Finding
 from builders.index import Index
@@ -214,35 +211,6 @@ def test_source_without_python_project_fails(
     with pytest.raises(BuildError, match="bare"):
         build(task_for("bare", source=source), index)
     assert contents(index.root) == before
-
-
-BACKEND_IN_SOURCE = """
-import json, pathlib, sys
-class hooks:
-    def build_wheel(out, settings):
-        seen = [settings, str(pathlib.Path.cwd()) in sys.path or "" in sys.path]
-        pathlib.Path(out, "seen").write_text(json.dumps(seen))
-"""
-
-
-@pytest.mark.integration
-def test_hooks_of_a_backend_in_the_source(task_for: MakeTask, tmp_path: Path) -> None:
-    task, directory = task_for("sound"), BuildDirectory(tmp_path / "work", tmp_path / "log")
-    directory.resume("")
-    source = directory.source / "own-1.0"
-    (source / "tools").mkdir(parents=True)
-    (source / "tools" / "own.py").write_text(BACKEND_IN_SOURCE)
-    lines = ["[build-system]", "requires = []", 'build-backend = "own:hooks"', 'backend-path = ["tools"]']
-    (source / "pyproject.toml").write_text("\n".join(lines))
-    environment = make_environment(task.build_host.python, [], root=directory.environment)
-    recipe, runtime = apply_recipe(task, jobs=1), task.build_host.runtime
-    view = build_view(runtime, environment, recipe, work=directory.sandbox, source=source, variables={})
-    call = partial(call_hook, what="Building own", source=source, directory=directory)
-    options = ["--one", "two words"]
-    out = call("build_wheel", task, environment.python, view, options=options)
-    assert json.loads((out / "seen").read_text()) == [{"--build-option": options}, False]
-    missing = call("prepare_metadata_for_build_wheel", task, environment.python, view)
-    assert [*missing.iterdir()] == []
 
 
 def test_failure_before_compilation_names_cause(
@@ -443,7 +411,7 @@ def test_wheel_that_changes_after_the_build_is_not_published(
     *,
     is_changed: bool,
 ) -> None:
-    def call_hook(*_: object, directory: BuildDirectory, **__: object) -> Path:
+    def call_backend(*_: object, directory: BuildDirectory, **__: object) -> Path:
         directory.log.touch()
         return make_wheel("sound", folder="raw").parent
 
@@ -453,7 +421,7 @@ def test_wheel_that_changes_after_the_build_is_not_published(
             other.replace(wheel)
         return audit_wheel(wheel, Expected()), []
 
-    monkeypatch.setattr("builders.building.task.call_hook", call_hook)
+    monkeypatch.setattr("builders.building.task.call_backend", call_backend)
     monkeypatch.setattr("builders.building.task.check_build", check_build)
     before = contents(index.root)
     if is_changed:
@@ -480,7 +448,7 @@ def test_build_continues_unless_it_failed_by_itself(
         what = "Building sound"
         raise CommandError(what, code=code, log=directory.log, lines=[line])
 
-    monkeypatch.setattr("builders.building.task.call_hook", fail)
+    monkeypatch.setattr("builders.building.task.call_backend", fail)
     task, recorder = task_for("sound"), Recorder()
     for _ in range(2):
         with pytest.raises(BuildError):
@@ -558,13 +526,13 @@ def test_requirements_pin_torch_of_lock(task_for: MakeTask) -> None:
             task, recipe=recipe, resolution=make_resolution(task.pick, *picks, backend="cpu", **fields)
         )
 
-    assert requirements_of(task_with(torch)) == ("torch==2.13.0+cpu", ["packaging", "torchx", "wheel"])
+    assert requirements_of(task_with(torch)) == ("torch==2.13.0+cpu", ["build", "torchx", "wheel"])
     without = msgspec.structs.replace(recipe, declared=("wheel",))
     assert requirements_of(task_with(torch, recipe=without))[0] is None
     edge = Edge(task.pick.name, "torch", "run", declared=True)
     needed = task_with(torch, recipe=without, edges=(edge,))
-    assert requirements_of(needed) == ("torch==2.13.0+cpu", ["packaging", "torchx", "wheel"])
-    assert requirements_of(task_with()) == (None, ["packaging", "torch", "torchx", "wheel"])
+    assert requirements_of(needed) == ("torch==2.13.0+cpu", ["build", "torchx", "wheel"])
+    assert requirements_of(task_with()) == (None, ["build", "torch", "torchx", "wheel"])
 
 
 def test_what_must_match_at_run_time_is_that_of_the_lock(task_for: MakeTask) -> None:
@@ -575,7 +543,7 @@ def test_what_must_match_at_run_time_is_that_of_the_lock(task_for: MakeTask) -> 
         task.recipe, declared=(), undeclared=("tensorflow-rocm", "wheel"), match_runtime=("tensorflow-rocm",)
     )
     with_tensorflow = replace(task, recipe=recipe, resolution=make_resolution(task.pick, tensorflow))
-    assert requirements_of(with_tensorflow) == (None, ["packaging", "tensorflow-rocm==2.16.1", "wheel"])
+    assert requirements_of(with_tensorflow) == (None, ["build", "tensorflow-rocm==2.16.1", "wheel"])
     options = fetching_of(with_tensorflow, Limits(), log=Path("log"), reporter=SILENT)
     assert options.indexes == [page]
 

@@ -99,6 +99,6 @@ def test_torch_that_we_build_comes_from_its_wheel(tmp_path: Path) -> None:
     wheel = tiny_wheel(
         tmp_path, "torch", "2.13.0a0+cpu", requires=["sympy", "filelock>=3", "idle; sys_platform == 'win32'"]
     )
-    assert requirements_of(task) == (None, ["ninja", "packaging"])
-    assert requirements_of(task, [wheel]) == (None, ["filelock>=3", "ninja", "packaging", "sympy==1.14.0"])
+    assert requirements_of(task) == (None, ["build", "ninja"])
+    assert requirements_of(task, [wheel]) == (None, ["build", "filelock>=3", "ninja", "sympy==1.14.0"])
     assert task.runtime_versions == {"torch": "2.13.0a0+cpu"}
