@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 NOT_PUBLISHED = "No wheel was added to the index for it."
 _RPATH = re.compile(r"-Wl,(-rpath|-R|--enable-new-dtags)|-R/")
 
-FRONTEND = "build"
-"""The distribution that calls the backend (PEP 517). It runs inside the runtime."""
 _CALL_HOOK = """
 import os, runpy, sys
 from build import BuildBackendException, BuildException, ProjectBuilder

@@ -15,7 +15,6 @@ from packaging.requirements import Requirement as PackagedRequirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from builders.building.compilation import FRONTEND
 from builders.environments.layers import fetch_build_wheels
 from builders.environments.wheelhouse import FetchedWheel, FetchOptions
 from builders.index.pages import metadata_of
@@ -39,6 +38,10 @@ if TYPE_CHECKING:
     from resolver.indexes import Metadata
     from resolver.model import Distribution, Requirement, Resolution
     from resolver.reporter import Reporter
+
+
+_FRONTEND = "build"
+"""The distribution that calls the backend (PEP 517) beside the build requirements."""
 
 
 def unmet_requirements(
@@ -173,7 +176,7 @@ def requirements_of(task: Task, wheels: Sequence[Path] = ()) -> tuple[str | None
     behind = _behind(task, wheels)
     versions = {pin.name: f"{pin.name}=={pin.version}" for pin in task.pins if pin.name != "torch"}
     stated = [versions.get(text, text) for text in (*task.recipe.declared, *task.recipe.undeclared)]
-    requirements = dict.fromkeys([*stated, *behind, FRONTEND])
+    requirements = dict.fromkeys([*stated, *behind, _FRONTEND])
     ours = {required.pick.name for required in task.requires}
     for text in [text for text in requirements if required_name(text) in ours]:
         del requirements[text]
