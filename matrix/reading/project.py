@@ -27,7 +27,7 @@ from resolver.texts import printable
 from resolver.versions import join_words, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 _TABLE = re2.compile(
     r"(?m)^[ \t]*\[\[?(project|build-system|workspace|dependencies|tool[.]|pypi-dependencies"
@@ -87,18 +87,27 @@ def read(
     lines = _lines_of(text)
     tool = document.tool
     has_others = any("dependencies" in table for table in tool.values() if isinstance(table, dict))
+    pixi = tool.get(
+        "pixi", data if {"workspace", "dependencies", "pypi-dependencies"} & data.keys() else None
+    )
+    features = _features_of(pixi) if isinstance(pixi, dict) else {}
+    named, extras = (
+        [name for name in extras if name in features],
+        [name for name in extras if name not in features],
+    )
     if document.project is not None or extras or groups or (strict and not has_others):
         _read_standard(document, reading, lines, (extras, groups), strict=strict)
     if isinstance(poetry := tool.get("poetry"), dict):
         _read_poetry(poetry, reading, lines)
     if isinstance(uv := tool.get("uv"), dict):
         _read_uv(uv, reading, lines, (*extras, *groups))
-    pixi = tool.get(
-        "pixi", data if {"workspace", "dependencies", "pypi-dependencies"} & data.keys() else None
-    )
     if isinstance(pixi, dict):
         reading.kind = reading.kind if "pixi" in tool else "pixi.toml"
-        _read_pixi(pixi, reading, lines)
+        chosen = {name for extra in ("default", *named) for name in features.get(extra, ())}
+        _read_pixi(pixi, reading, lines, chosen)
+        reading.how = reading.how or _how(
+            [name for name in features if name not in {"default", *named, *chosen}]
+        )
     return reading
 
 
@@ -318,16 +327,23 @@ def _pep440(text: str) -> str | None:
     return ",".join(clauses) if "||" not in text and "|" not in text else None
 
 
-def _read_pixi(pixi: Mapping[str, Any], reading: Reading, lines: _Lines) -> None:
-    """Read the default environment of pixi; of other features, list what they name."""
+def _features_of(pixi: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+    """Return the features of each environment of pixi; a feature is an environment of its own."""
+    features, environments = pixi.get("feature"), pixi.get("environments")
+    found: dict[str, Sequence[str]] = {}
+    for name, stated in (environments if isinstance(environments, dict) else {}).items():
+        listed = stated.get("features", ()) if isinstance(stated, dict) else stated
+        found[name] = [str(one) for one in listed] if isinstance(listed, list) else []
+    return {name: [name] for name in (features if isinstance(features, dict) else {})} | found
+
+
+def _read_pixi(pixi: Mapping[str, Any], reading: Reading, lines: _Lines, chosen: Collection[str]) -> None:
+    """Read the default environment of pixi with some features; of others, list what they name."""
     workspace = pixi.get("workspace", pixi.get("project"))
     channels = workspace.get("channels", ()) if isinstance(workspace, dict) else ()
     reading.channels += [
         str(channel.get("channel") if isinstance(channel, dict) else channel) for channel in channels
     ]
-    environments = pixi.get("environments")
-    default = environments.get("default", ()) if isinstance(environments, dict) else ()
-    chosen = default.get("features", ()) if isinstance(default, dict) else default
     features = pixi.get("feature")
     tables = [("", pixi)]
     tables += [(str(name), table) for name, table in (features if isinstance(features, dict) else {}).items()]

@@ -546,3 +546,19 @@ def test_builds_for_cuda_run_on_cpus(name: str, text: str, code: int, capsys: Ca
     Path(name).write_text(text)
     options = ["--site", "lumi-c", "--date", "2026-11-20", "--index-url", index]
     assert main(["check", name, *options]) == code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("chosen", [["--extra", "amd"], ["--extra", "rocm"], []])
+def test_environment_or_feature_of_pixi_is_chosen_by_name(chosen: list[str], capsys: Capture) -> None:
+    """Seen in workspaces with one environment for each backend; only the default one could be judged."""
+    Path("matrix.toml").write_text('[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n')
+    feature = f'[feature.rocm.pypi-options]\nextra-index-urls = ["{ROCM_6_4}"]\n'
+    feature += '[feature.rocm.pypi-dependencies]\ntorch = ">=2.8,<2.10"\n[environments]\namd = ["rocm"]\n'
+    Path("pixi.toml").write_text(f'[workspace]\nchannels = []\nplatforms = ["linux-64"]\n{feature}')
+    code = main(
+        ["check", "pixi.toml", "--site", "lumi-g", "--date", "2026-11-20", "--format", "json", *chosen]
+    )
+    (thing,) = json.loads(capsys.readouterr().out)["things"]
+    found = [(row["name"], row["verdict"]) for row in thing["distributions"]]
+    assert (code, found) == ((0, [("torch", "fits")]) if chosen else (4, []))
+    assert ("without rocm and amd" in thing["how"]) == (not chosen)
