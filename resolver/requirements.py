@@ -43,7 +43,8 @@ _CUDA = re.compile(r"^(nvidia|cuda)-|-cu(da)?1[1-9]\d?x?(-|$)")
 _NOT_CUDA = frozenset({"nvidia-ml-py", "nvidia-physicsnemo"})
 """Bindings that can be imported on every machine, and pure Python with CUDA only in its extras."""
 PAIRED_WITH_TORCH = ("torchvision", "torchaudio")
-"""Distributions that require an exact version of torch, which does not require them."""
+"""Distributions that require an exact version of torch, which does not require them (torchaudio to 2.10)."""
+TORCH_FAMILY = ("torch", *PAIRED_WITH_TORCH)
 LIBRARIES_OF = {"torch": ("libc10", "libtorch"), "tensorflow": ("libtensorflow",)}
 """Frameworks whose libraries others use without requiring them, with the beginnings of their names."""
 TRITON_NAMES = ("triton", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm")

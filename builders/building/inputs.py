@@ -214,10 +214,10 @@ def wheels_of(
     before = {path.name for path in (cache_root() / "wheels").glob("*")}
     fetching = fetching_of(task, limits, log=log, reporter=reporter)
     build_host = task.build_host
-    houses = fetch_build_wheels(
+    wheelhouses = fetch_build_wheels(
         build_host.runtime, build_host.python, torch=torch, requirements=requirements, options=fetching
     )
-    return before, tuple(wheel for house in houses if house for wheel in house.wheels)
+    return before, tuple(wheel for one in wheelhouses if one for wheel in one.wheels)
 
 
 def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) -> FetchOptions:

@@ -137,8 +137,8 @@ def cuda_toolkits() -> list[Path]:
 def tools(path: tuple[str, ...]) -> dict[str, str]:
     """Return the paths of the programs that a build on this machine may use, by name.
 
-    `path` has the folders of PATH. These are all programs of the system and, from other directories on PATH,
-    compilers and build tools. What shows the build another GPU toolkit or another Python is left out: torch
+    `path` has the directories of PATH. From those of the system, all programs count; from others, compilers
+    and build tools. What shows the build another GPU toolkit or another Python is left out: torch
     and many build scripts compile for CUDA if they find ``nvcc``.
     """
     found: dict[str, str] = {}

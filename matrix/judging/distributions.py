@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from builders.installed.checks import driver_findings, known_bad_findings
-from matrix.judging.target import TORCH_FAMILY, released_with
+from matrix.judging.target import released_with
 from matrix.judging.verdict import JudgedItem, of_pick
 from matrix.reading.requirements import finding
 from resolver.answers.resolve import resolve
 from resolver.compiling.names import image_at, replacement
 from resolver.errors import MatrixError
 from resolver.model import Resolution
-from resolver.requirements import TRITON_NAMES, is_for_cuda, parse_requirement
+from resolver.requirements import TORCH_FAMILY, TRITON_NAMES, is_for_cuda, parse_requirement
 from resolver.versions import COMMIT, is_same_commit, is_version, join_words, minor, version_or_none
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def of_label(
     rocm = rocm or (torch_rocm if item.name == "torch" else "")
     on_gpu = expected.backend == "rocm"
     missing = [name for name in expected.gfx if gfx and name not in gfx]
-    fbuilt_for = f"{torch.partition('+')[0]}.".startswith(f"{built_for.partition('+')[0]}.") or not torch
+    fits_torch = f"{torch.partition('+')[0]}.".startswith(f"{built_for.partition('+')[0]}.") or not torch
     fit = expected.fit(rocm) if rocm else "fits"
     why = expected.because if fit == "fits" else expected.why(rocm)
     of_cpu = on_gpu and (item.name in TORCH_FAMILY or "+cpu" not in torch)
@@ -216,7 +216,7 @@ def of_label(
             f"{means} {join_words(gfx)}, not for {join_words(missing)}",
         ),
         (
-            not fbuilt_for,
+            not fits_torch,
             "other-target",
             "does-not-fit",
             f"it was built for torch {built_for}, and torch is {torch}",

@@ -181,8 +181,6 @@ def with_lock(thing: str, context: Context) -> tuple[Context, Resolution | None,
         # inspecting it would start it.
         image = lock.target.base_image or ""
         is_known = bool(target.gfx) and image in context.catalog.image and not is_local(Path(image))
-        # Of a site that the user names, only an image that the request names counts.
-        is_known = is_known and bool(args.site is None or target.base_image)
         options["base_image"] = args.base_image or (image if is_known else None)
         if lock.request.catalogs and not args.catalog:
             options["catalog"] = list(lock.request.catalogs)

@@ -10,7 +10,6 @@ from packaging.requirements import Requirement
 
 from builders.constants import MOUNT_POINT, MOUNTED_INDEX
 from builders.network.urls import is_flat_listing
-from matrix.judging.target import TORCH_FAMILY
 from matrix.reading.conda_file import conda_name, is_pip_line
 from matrix.reading.items import CONDA
 from matrix.reading.pip_line import (
@@ -23,6 +22,7 @@ from matrix.reading.pip_line import (
 )
 from matrix.reading.requirements import VARIABLE, finding
 from resolver.compiling.names import replacement
+from resolver.requirements import TORCH_FAMILY
 from resolver.versions import bounds_cross, is_version, minor, parse_specifier
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from matrix.input.request import make_request
 from matrix.judging.distributions import judge_items, of_commit, of_origin, rocm_of
 from matrix.judging.packages import OF_COMMANDS, Indexes, built_here, is_nightly, torch_index
 from matrix.judging.repair import Change, Nearest, changed_versions, replaced
-from matrix.judging.target import TORCH_FAMILY, Verdict, expect_request
+from matrix.judging.target import Verdict, expect_request
 from matrix.judging.verdict import JudgedItem, Judgement, of_pick
 from matrix.reading.items import CONDA, Item
 from matrix.reading.pip_line import counts_on_linux
@@ -25,7 +25,7 @@ from matrix.reading.requirements import is_index_of_torch
 from resolver.consequences.questions import Side
 from resolver.errors import MatrixError, NoVersionError
 from resolver.model import Conflict, Resolution
-from resolver.requirements import parse_requirement
+from resolver.requirements import TORCH_FAMILY, parse_requirement
 from resolver.versions import is_version, join_words, minor
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _PARTS = 3
 _ALONE = "pip installs it without what it requires (--no-deps)"
-_REPLACED = "Each command resolves on its own, and pip may replace what another one has installed."
+_REPLACED = "Each command resolves on its own, and pip may replace what another command installed."
 _UNLABELLED = "PyPI's build, which is for CUDA"
 
 
@@ -131,7 +131,7 @@ def _commands(kept: Sequence[Item], reading: Reading) -> list[list[Item]]:
 
 
 def _exclusion(conflict: Conflict, ask: Ask, commands: Sequence[Sequence[Item]]) -> Finding:
-    """Return that the versions exclude one another; those of several commands may replace one another."""
+    """Return that the versions conflict: an error, unless each command resolves on its own."""
     text = f"The versions exclude one another: {'; '.join(item.text for item in conflict.core)}."
     if commands and not any(isinstance(ask(command)[0], Conflict) for command in commands):
         return Finding("not-judged", "warning", f"{text} {_REPLACED}")
@@ -143,7 +143,7 @@ def _replaced_later(
 ) -> Iterator[tuple[str, tuple[Verdict, str]]]:
     """Yield what resolves in its own command, but not together with the other commands.
 
-    It does not fit if it is torch of another command that it excludes: pip takes another one from PyPI.
+    If a command excludes the torch of another command, pip replaces that torch with PyPI's: it does not fit.
     """
     changed = {change.before: change.reason.rstrip(".") for change in changes if not change.for_cuda}
     commands = _commands(kept, reading) if changed else []
@@ -335,10 +335,10 @@ def judge_list(
     own = Judgement(thing=judged.thing, kind="", against=judged.against)
     answer = predict(own, reading, context)
     read = {item.name: item.evidence for item in own.distributions if item.verdict == "fits"}
-    # What a build may change of its requirements is done; a source that compiles nothing has no GPU code.
-    picks = answer.distributions if answer else ()
     if not own.changes and not any(one.id.startswith("driver-") for one in judged.findings):
         judged.findings += [one for one in own.findings if one.id.startswith("driver-")]
+    # Its build could still change its requirements, but what is installed was built already.
+    picks = answer.distributions if answer else ()
     read |= {pick.name: "its source compiles nothing" for pick in picks if pick.is_pure_source}
     judged.distributions = list(judge_items(reading, expected, read))
     if any(item.verdict == "does-not-fit" for item in judged.distributions) or context.args.repair:
@@ -413,8 +413,8 @@ def _verdicts(
         elif item.name in stated and not (change and change.for_cuda):
             verdict, evidence = stated[item.name]
         elif change:
-            runs = change.for_cuda and expected.backend == "cpu"  # what is for CUDA can be there, and unused
-            verdict, evidence = "not-judged" if runs else "does-not-fit", change.reason
+            is_harmless = change.for_cuda and expected.backend == "cpu"  # installed, and perhaps never used
+            verdict, evidence = "not-judged" if is_harmless else "does-not-fit", change.reason
         elif known and pick and item.installer != "conda":
             verdict, evidence = of_pick(pick, known)
             if verdict == "fits":

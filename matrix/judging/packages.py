@@ -17,12 +17,13 @@ from builders.machine.host import glibc_version, missing_python
 from builders.network.urls import is_of_public_index
 from builders.pyproject import FILE
 from matrix.judging.distributions import RESOLVE, check_rocm, of_label, rocm_of
-from matrix.judging.target import TORCH_FAMILY, released_with
+from matrix.judging.target import released_with
 from matrix.reading.items import Item
 from matrix.reading.pip_line import file_version, url_path
-from matrix.reading.requirements import finding, finding_at
+from matrix.reading.requirements import ON_TORCH_INDEX, finding, finding_at
 from resolver.compiling.names import image_at, replacement
 from resolver.requirements import (
+    TORCH_FAMILY,
     TRITON_NAMES,
     is_for_cuda,
     is_rocm_package,
@@ -155,13 +156,13 @@ def check_indexes(reading: Reading, expected: ExpectedTarget) -> Iterator[Findin
     replacing = indexes.replacing
     if replacing is not None and any(torch_index(url) for url in replacing.pip.values("--index-url")):
         names = [entry.pip.name for entry in reading.pip_lines if entry.pip.requirement]
-        others = [name for name in names if name not in (*TORCH_FAMILY, *TRITON_NAMES)]
+        others = [name for name in names if name not in ON_TORCH_INDEX]
         if others and not (indexes.public or indexes.other):
             message = (
                 f"--index-url replaces PyPI: pip looks for {others[0]} only on PyTorch's index, which has "
                 "few other packages."
             )
-            corrected = [re.sub(r"--index-url|--pypi-url|-i\b", "--extra-index-url", replacing.text)]
+            corrected = [re.sub(r"--index-url|--pypi-url|-i\b", "--extra-index-url", replacing.text, count=1)]
             yield finding("index-replaced", replacing, message, corrected=corrected)
     for entry in reading.pip_lines:
         if entry.pip.has("--pre"):

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 Consumer = Literal["cotainr", "tykky", "pip"]
 CONSUMERS: tuple[Consumer, ...] = ("cotainr", "tykky", "pip")
-TORCH_FAMILY = ("torch", "torchvision", "torchaudio")
 Verdict = Literal["fits", "own-risk", "not-judged", "does-not-fit"]
 
 

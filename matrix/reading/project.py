@@ -91,10 +91,8 @@ def read(
         "pixi", data if {"workspace", "dependencies", "pypi-dependencies"} & data.keys() else None
     )
     features = _features_of(pixi) if isinstance(pixi, dict) else {}
-    named, extras = (
-        [name for name in extras if name in features],
-        [name for name in extras if name not in features],
-    )
+    named = [name for name in extras if name in features]
+    extras = [name for name in extras if name not in features]
     if document.project is not None or extras or groups or (strict and not has_others):
         _read_standard(document, reading, lines, (extras, groups), strict=strict)
     if isinstance(poetry := tool.get("poetry"), dict):
@@ -328,7 +326,7 @@ def _pep440(text: str) -> str | None:
 
 
 def _features_of(pixi: Mapping[str, Any]) -> dict[str, Sequence[str]]:
-    """Return the features of each environment of pixi; a feature is an environment of its own."""
+    """Return the features that each name chooses: the name of an environment of pixi, or of a feature."""
     features, environments = pixi.get("feature"), pixi.get("environments")
     found: dict[str, Sequence[str]] = {}
     for name, stated in (environments if isinstance(environments, dict) else {}).items():

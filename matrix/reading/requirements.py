@@ -13,7 +13,7 @@ from builders.findings import SEVERITIES, Finding, Severity
 from builders.network.urls import is_of_public_index
 from matrix.reading.items import Item, Reading, Unread, pip_item
 from resolver.errors import UsageError
-from resolver.requirements import TRITON_NAMES
+from resolver.requirements import TORCH_FAMILY, TRITON_NAMES
 from resolver.texts import printable, read_text
 from resolver.versions import shorten
 
@@ -30,7 +30,7 @@ VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _OF_TORCH = r"//[\w.-]*pytorch\.org/"
 FIRST_INDEX = "first-index"
 """The strategy of uv and pixi for a project that several indexes have, if none is stated."""
-ON_TORCH_INDEX = {"torch", "torchvision", "torchaudio", *TRITON_NAMES}
+ON_TORCH_INDEX = {*TORCH_FAMILY, *TRITON_NAMES}
 """What PyTorch's indexes have, among much else."""
 _MOST_NESTED = 50
 _MOST_LINES = 100_000

@@ -562,10 +562,11 @@ class Shell:
                 self._build(command, word.partition("[")[0], indexes, isolated=isolated)
             else:
                 item = pip_item(word, line=command.line, indexes=indexes)
-                alone = "--no-deps" in dict(options)
-                self._add(command, word, item and replace(item, isolated=isolated, alone=alone))
+                self._add(command, word, item and replace(item, isolated=isolated))
         if not named and not options:
             self._note(command, "it names no package", matters=False)
+        if "--no-deps" in dict(options):
+            self.items[before:] = [replace(item, alone=True) for item in self.items[before:]]
         if by_uv:
             self.items[before:] = self._indexed_by_uv(command, self.items[before:], dict(options))
 
@@ -577,7 +578,7 @@ class Shell:
         strategy = options.get("--index-strategy", known.get("UV_INDEX_STRATEGY", FIRST_INDEX))
         for item in items:
             if backend == "auto" and item.name in ON_TORCH_INDEX:
-                reason = "with the backend auto, the machine that runs uv decides which build it is"
+                reason = "with --torch-backend auto, uv chooses the build by the machine that it runs on"
                 self.unread.append(Unread(command.line, item.text, reason))
             elif backend:
                 yield from_first_index(item, [f"{_TORCH_INDEXES}{backend}"])

@@ -19,7 +19,7 @@ from resolver.errors import TooLargeError
 from resolver.facts.schema import PLATFORM
 from resolver.indexes import InstalledFiles
 from resolver.model import Notice
-from resolver.requirements import PAIRED_WITH_TORCH
+from resolver.requirements import TORCH_FAMILY
 from resolver.versions import is_version, join_words, satisfies, version_key
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _BOUND = timedelta(days=365)
 _YEAR = 1000
 """From here on, the first number of a version is a year."""
 _FAR = "more than a year or a major version"
-_OF_PLATFORM = {*PLATFORM, "torch", *PAIRED_WITH_TORCH}
+_OF_PLATFORM = {*PLATFORM, *TORCH_FAMILY}
 """What site and advice decide."""
 
 

@@ -484,6 +484,15 @@ def test_file_that_a_script_writes_does_not_tell_its_kind(name: str, capsys: Cap
     assert [row["name"] for row in thing["distributions"] if row["version"]] == ["numpy"]
 
 
+def test_file_of_requirements_is_installed_without_what_they_require(tmp_path: Path) -> None:
+    (tmp_path / "needed.txt").write_text("reader==2.0\n")
+    recipe = tmp_path / "Dockerfile"
+    lines = ["FROM ubuntu", "COPY needed.txt /tmp/", "RUN pip install --no-deps -r /tmp/needed.txt"]
+    recipe.write_text("\n".join([*lines, "RUN pip install table"]))
+    found = {item.name: item.alone for item in read(recipe).items if item.installer == "pip"}
+    assert found == {"reader": True, "table": False}
+
+
 PROJECT_OF_UV = f"""[project]
 name = "a"
 version = "1"
