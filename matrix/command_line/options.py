@@ -121,7 +121,7 @@ def add_input_options(parser: argparse.ArgumentParser) -> None:
     several("--override", dest="override_files", metavar="FILE", help=text)
     add("--env", metavar="FILE", help="a conda environment file: its pip section and its Python")
     add("--project", metavar="FILE|DIR", help="the dependencies in a pyproject.toml")
-    text = "also the optional dependencies NAME, or pixi's environment or feature NAME (repeatable)"
+    text = "also the optional dependencies NAME of the project (repeatable)"
     several("--extra", dest="extras", metavar="NAME", help=text)
     text = "also the dependency group NAME of the project (repeatable)"
     several("--group", dest="groups", metavar="NAME", help=text)

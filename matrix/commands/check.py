@@ -109,7 +109,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_read(parser: argparse.ArgumentParser) -> None:
-    for option, text in (("extra", "optional dependencies"), ("group", "dependency group")):
+    for option, text in (
+        ("extra", "optional dependencies or pixi environment"),
+        ("group", "dependency group"),
+    ):
         parser.add_argument(
             f"--{option}",
             dest=f"chosen_{option}s",

@@ -93,6 +93,9 @@ def read(
     features = _features_of(pixi) if isinstance(pixi, dict) else {}
     named = [name for name in extras if name in features]
     extras = [name for name in extras if name not in features]
+    if features and extras and document.project is None:
+        msg = f"{name} has no environment or feature {extras[0]}."
+        raise UsageError(msg, hint=f"Known: {join_words(list(features), joiner='and')}.")
     if document.project is not None or extras or groups or (strict and not has_others):
         _read_standard(document, reading, lines, (extras, groups), strict=strict)
     if isinstance(poetry := tool.get("poetry"), dict):

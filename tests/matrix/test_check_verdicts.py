@@ -571,3 +571,5 @@ def test_environment_or_feature_of_pixi_is_chosen_by_name(chosen: list[str], cap
     found = [(row["name"], row["verdict"]) for row in thing["distributions"]]
     assert (code, found) == ((0, [("torch", "fits")]) if chosen else (4, []))
     assert ("without rocm and amd" in thing["how"]) == (not chosen)
+    assert main(["check", "pixi.toml", "--extra", "cuda"]) == 3
+    assert "has no environment or feature cuda" in capsys.readouterr().err
