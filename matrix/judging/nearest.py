@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from builders.constants import MOUNTED_INDEX
 from builders.findings import Finding
 from builders.installed.checks import driver_findings
+from builders.network.urls import is_of_public_index
 from matrix.api import package_indexes, resolve_settings
 from matrix.input.request import make_request
 from matrix.judging.distributions import judge_items, of_commit, of_origin, rocm_of
@@ -96,6 +98,14 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         [*changes, *versions, *unlabelled],
         key=lambda change: (change.before.split()[0] != "torch", not change.for_cuda),
     )
+    stated |= _of_other_index(reading, expected)
+    if is_unread:
+        reasons = {change.before: change.reason.rstrip(".") for change in versions}
+        stated |= {
+            item.name: ("not-judged", f"{reasons[str(item)]}, and a page was not read")
+            for item in kept
+            if str(item) in reasons
+        }
     stated |= dict(_without_release(unknown, reading, is_offline=context.settings.offline or is_unread))
     stated |= {item.name: ("not-judged", evidence) for item, evidence in built.items()}
     stated |= {
@@ -107,7 +117,8 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     judged.distributions += list(_verdicts(answer, reading, judged.changes, stated, expected))
     if isinstance(answer, Conflict):
         judged.core = answer.core
-        judged.findings.append(_exclusion(answer, ask, _commands(kept, reading)))
+        found = _exclusion(answer, ask, _commands(kept, reading))
+        judged.findings.append(replace(found, id="not-judged", severity="warning") if is_unread else found)
         return None
     judged.requirements = [item.text for item in answer.request.requirements]
     judged.findings += _implied_torch(answer, reading)
@@ -288,7 +299,7 @@ def _without_moving_torch(
         Change(
             change.before,
             "",
-            f"with {change.after}, torch would become {moved}. {change.reason}",
+            f"with {change.after}, torch would become {moved}. {change.reason[:1].upper()}{change.reason[1:]}",
             change.source,
             for_cuda=True,
             needed=True,
@@ -360,11 +371,30 @@ def _unlabelled(answer: Resolution | Conflict, kept: Sequence[Item], reading: Re
     for item in kept:
         if any(torch_index(url).startswith("rocm") for url in item.indexes or reading.index_urls):
             continue
+        if _other_index(item, reading):
+            continue
         pick = chosen.get(item.name)
         if item.name in TORCH_FAMILY and pick and "+" in pick.pinned and "+" not in item.version:
             reason = f"without a label pip takes {_UNLABELLED}"
             if not item.version or pick.version.partition("+")[0] == item.version:
                 yield Change(str(item), pick.pinned, reason, for_cuda=True)
+
+
+def _other_index(item: Item, reading: Reading) -> str:
+    """Return an index that may have any build: neither PyPI's, nor PyTorch's, nor ours; empty if none does."""
+    urls = [*(item.indexes or reading.index_urls), *reading.find_links]
+    known = (torch_index, is_of_public_index, MOUNTED_INDEX.__eq__)
+    return next((url for url in urls if not any(is_it(url) for is_it in known)), "")
+
+
+def _of_other_index(reading: Reading, expected: ExpectedTarget) -> dict[str, tuple[Verdict, str]]:
+    """Return torch and its companions without a label that an index may have for ROCm."""
+    return {
+        item.name: ("not-judged", f"{url} may have it for ROCm; else pip takes {_UNLABELLED}")
+        for item in reading.items
+        if item.name in TORCH_FAMILY and "+" not in item.version and expected.backend == "rocm"
+        if (url := _other_index(item, reading))
+    }
 
 
 def _without_release(

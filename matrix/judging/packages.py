@@ -32,7 +32,7 @@ from resolver.requirements import (
 from resolver.versions import is_version, join_words, minor, satisfies, sort_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from builders.findings import Finding
     from matrix.judging.target import ExpectedTarget
@@ -126,11 +126,11 @@ class Indexes:
             return f"PyTorch's index or PyPI, whichever is newer; PyPI's {name} is built for CUDA"
         return f"PyPI, whose {name} is built for CUDA"
 
-    def only_torch(self, entry: Item) -> bool:
-        """Return whether pip looks for a package on PyTorch's indexes alone."""
+    def without_public(self, entry: Item) -> bool:
+        """Return whether pip does not look for a package on PyPI."""
         if entry.indexes:
-            return all(map(torch_index, entry.indexes))
-        return self.is_single and bool(self.torch) and not self.other
+            return not any(map(is_of_public_index, entry.indexes))
+        return self.is_single and not self.public
 
     def wheels_only(self, name: str) -> bool:
         """Return whether pip must not build a package."""
@@ -266,8 +266,8 @@ def _check_family(
     line = entry.pip
     taken = _taken(entry, reading, expected)
     if not taken:
-        if indexes.only_torch(entry):
-            return  # its newest; `check_indexes` judges for what the index is
+        if indexes.without_public(entry):
+            return  # its newest; `check_indexes` judges for what an index of PyTorch is
         message = f"Without an exact version, {line.name} comes from {indexes.source_of(line.name)}."
         rows = expected.fitting("torch", _release_of_torch(reading, expected))
         builds = [released_with(row, line.name) for row in rows if torch_index(row.index) in indexes.torch]
@@ -291,10 +291,10 @@ def _check_family(
 def _taken(entry: Item, reading: Reading, expected: ExpectedTarget) -> str:
     """Return the release of torch, torchvision or torchaudio that pip takes; empty if that is not known.
 
-    An exact version, or the newest release of a range that excludes the newest of all. Every torchvision
-    requires exactly one torch, so it follows the torch of the file. torchaudio does not: since 2.11, it
-    requires no torch. Source: the metadata of their wheels on PyPI (torchvision 0.20.1, 0.25.0; torchaudio
-    2.10.0, 2.11.0).
+    An exact version, or the newest release of a range, or for the Python of the file, that excludes the
+    newest of all. Every torchvision requires exactly one torch, so it follows the torch of the file.
+    torchaudio does not: since 2.11, it requires no torch. Source: the metadata of their wheels on PyPI
+    (torchvision 0.20.1, 0.25.0; torchaudio 2.10.0, 2.11.0).
     """
     line = entry.pip
     if line.name not in TORCH_FAMILY or line.pinned:
@@ -303,12 +303,16 @@ def _taken(entry: Item, reading: Reading, expected: ExpectedTarget) -> str:
     if line.name == "torchvision":
         torch = _release_of_torch(reading, expected)
         rows = [row for row in rows if row.version.partition("+")[0] == torch]
-    releases = sorted({released_with(row, line.name).partition("+")[0] for row in rows} - {""}, key=sort_key)
+    newest = _newest(line.name, rows)
     allowed = str(line.requirement.specifier) if line.requirement else ""
-    inside = [release for release in releases if satisfies(release, allowed)]
-    if line.name != "torchvision" and inside[-1:] == releases[-1:]:
-        return ""  # there may be a newer one
-    return inside[-1] if inside else ""
+    python = minor(reading.python) if reading.python else ""
+    inside = _newest(line.name, [row for row in rows if not python or python in row.python], allowed)
+    return "" if line.name != "torchvision" and inside == newest else inside  # there may be a newer one
+
+
+def _newest(name: str, rows: Sequence[Torch], allowed: str = "") -> str:
+    releases = {released_with(row, name).partition("+")[0] for row in rows} - {""}
+    return max((one for one in releases if satisfies(one, allowed)), key=sort_key, default="")
 
 
 def _release_of_torch(reading: Reading, expected: ExpectedTarget) -> str:
@@ -337,7 +341,7 @@ def _check_unlabelled(
             "With the label it fails instead."
         )
         certain = len(versions) == 1 and bool(indexed) and indexed[0] in fitting
-        if not (indexed and indexes.only_torch(entry)):
+        if not (indexed and indexes.without_public(entry)):
             yield finding("unlabelled-torch", entry, message, corrected=corrected, fixable=certain)
         if indexed and indexed[0] not in fitting and indexed[0].rocm:
             yield from check_rocm(entry, minor(indexed[0].rocm), expected, line.name)
