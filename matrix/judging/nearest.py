@@ -67,8 +67,7 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         items.insert(0, Item(name="python", version=reading.python))
     expected = expect_request(context.request(), catalog, "pip")
     kept, changes = replaced(catalog, items, drop, expected.backend)
-    left = [item for item in reading.items if item.known_as in drop]
-    changes += [Change(str(item), "", "you left it out") for item in left]
+    changes += [Change(str(item), "", "you left it out") for item in reading.items if item.known_as in drop]
     pins = [item for item in items if item.installer == "conda" and item.version and item.name != "python"]
     of_index, stated = _torch_of_index(items, reading, expected)
     limits, pages = [*pins, *reading.constraints, *of_index], _pages(reading)
@@ -99,13 +98,7 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
         key=lambda change: (change.before.split()[0] != "torch", not change.for_cuda),
     )
     stated |= _of_other_index(reading, expected)
-    if is_unread:
-        reasons = {change.before: change.reason.rstrip(".") for change in versions}
-        stated |= {
-            item.name: ("not-judged", f"{reasons[str(item)]}, and a page was not read")
-            for item in kept
-            if str(item) in reasons
-        }
+    stated |= dict(_of_unread_page(kept, versions)) if is_unread else {}
     stated |= dict(_without_release(unknown, reading, is_offline=context.settings.offline or is_unread))
     stated |= {item.name: ("not-judged", evidence) for item, evidence in built.items()}
     stated |= {
@@ -117,8 +110,7 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     judged.distributions += list(_verdicts(answer, reading, judged.changes, stated, expected))
     if isinstance(answer, Conflict):
         judged.core = answer.core
-        found = _exclusion(answer, ask, _commands(kept, reading))
-        judged.findings.append(replace(found, id="not-judged", severity="warning") if is_unread else found)
+        judged.findings.append(_exclusion(answer, ask, _commands(kept, reading), is_sure=not is_unread))
         return None
     judged.requirements = [item.text for item in answer.request.requirements]
     judged.findings += _implied_torch(answer, reading)
@@ -141,12 +133,24 @@ def _commands(kept: Sequence[Item], reading: Reading) -> list[list[Item]]:
     return [*lines.values()] if reading.kind.endswith(OF_COMMANDS) and len(lines) > 1 else []
 
 
-def _exclusion(conflict: Conflict, ask: Ask, commands: Sequence[Sequence[Item]]) -> Finding:
+def _exclusion(conflict: Conflict, ask: Ask, commands: Sequence[Sequence[Item]], *, is_sure: bool) -> Finding:
     """Return that the versions conflict: an error, unless each command resolves on its own."""
     text = f"The versions exclude one another: {'; '.join(item.text for item in conflict.core)}."
+    if not is_sure:
+        return Finding("not-judged", "warning", text)
     if commands and not any(isinstance(ask(command)[0], Conflict) for command in commands):
         return Finding("not-judged", "warning", f"{text} {_REPLACED}")
     return Finding("does-not-resolve", "error", text)
+
+
+def _of_unread_page(
+    kept: Sequence[Item], versions: Sequence[Change]
+) -> Iterator[tuple[str, tuple[Verdict, str]]]:
+    """Yield what does not resolve, but might with what a page has that was not read."""
+    reasons = {change.before: change.reason.rstrip(".") for change in versions}
+    for item in kept:
+        if reason := reasons.get(str(item)):
+            yield item.name, ("not-judged", f"{reason}, and a page was not read")
 
 
 def _replaced_later(
@@ -294,12 +298,12 @@ def _without_moving_torch(
     other, fewer_versions, _ = ask(fewer)
     if not isinstance(other, Resolution) or _distance(other, torch) >= _distance(answer, torch):
         return answer, kept, changes, versions
-    moved = answer.version_of("torch")
+    moves = f"torch would become {answer.version_of('torch')}"
     left = [
         Change(
             change.before,
             "",
-            f"with {change.after}, torch would become {moved}. {change.reason[:1].upper()}{change.reason[1:]}",
+            f"with {change.after}, {moves}. {change.reason[:1].upper()}{change.reason[1:]}",
             change.source,
             for_cuda=True,
             needed=True,
@@ -381,7 +385,7 @@ def _unlabelled(answer: Resolution | Conflict, kept: Sequence[Item], reading: Re
 
 
 def _other_index(item: Item, reading: Reading) -> str:
-    """Return an index that may have any build: neither PyPI's, nor PyTorch's, nor ours; empty if none does."""
+    """Return an index that may have any build: not PyPI's, PyTorch's or ours; empty if there is none."""
     urls = [*(item.indexes or reading.index_urls), *reading.find_links]
     known = (torch_index, is_of_public_index, MOUNTED_INDEX.__eq__)
     return next((url for url in urls if not any(is_it(url) for is_it in known)), "")
