@@ -137,7 +137,7 @@ def of_origin(
     label, on_gpu = item.version.partition("+")[2], expected.backend == "rocm"
     conda = item.installer == "conda"
     image = image_at(expected.catalog, item.url) if item.installer == "image" else None
-    known = "the catalog knows it" if image and image.path else f"its tag names ROCm {image and image.rocm}"
+    known = "the catalog knows it" if image and image.path else f"its name says ROCm {image and image.rocm}"
     row = replacement(expected.catalog, item.name, conda=True) if conda and on_gpu else None
     of_file = of_label(item, label, versions, expected)[1:] if item.url and label else ("fits", "")
     verdict = "not-judged" if of_file[0] == "fits" else of_file[0]

@@ -31,11 +31,14 @@ if TYPE_CHECKING:
 _TAGS = (
     r"rocm/pytorch:rocm(?P<rocm>[\d.]+)_ubuntu[\d.]+_py[\d.]+_pytorch_(?:release[_-])?(?P<torch>[\d.]+)",
     r"rocm/dev-ubuntu-[\d.]+:(?P<rocm>[\d.]+)(?:-complete)?",
+    r"lumi-[a-z\d]+-rocm-(?P<rocm>[\d.]+\d)(?:-python-[\d.]+(?:-pytorch-v(?P<torch>[\d.]+\d))?)?[\w.-]*\.sif",
 )
-"""Tags of AMD's images that name their ROCm, which is that of every row of the catalog with such a tag."""
+"""Tags of AMD's images, and files of LUMI's, that name their ROCm: that of every row with such a name."""
 _TAG_SOURCE = (
     "ROCm/rocm-install-on-linux@f297bde3afa9:docs/reference/docker-image-support-matrix.rst ; "
-    "ROCm/ROCm-docker@c0cbe1d08486:push_all.sh"
+    "ROCm/ROCm-docker@c0cbe1d08486:push_all.sh ; "
+    "Lumi-supercomputer/LUMI-EasyBuild-containers@2382fef78df5:easybuild/easyconfigs/p/PyTorch/"
+    "PyTorch-2.7.1-rocm-6.2.4-python-3.12-singularity-20250827.eb"
 )
 _MOST_FORGOTTEN = 2
 """How many characters at its end a misspelled name may lack, unless a word ends there."""
@@ -55,17 +58,19 @@ def replacement(catalog: Catalog, name: str, *, conda: bool = False) -> Replaces
 
 
 def image_at(catalog: Catalog, address: str) -> Image | None:
-    """Return the row of an image, by its name, path or address in a registry, else what its tag says.
+    """Return the row of an image, by its name, path or address in a registry, else what its name says.
 
-    Only tags of AMD's images say something, and only of a ROCm that the catalog has.
+    Only names of AMD's and LUMI's images say something, and only of a ROCm that the catalog has.
     """
     name = _in_registry(address)
-    row = catalog.image.get(name) or catalog.image.get(name.rpartition("/")[2])
-    named = next((found for tag in _TAGS if (found := re.fullmatch(tag, name))), None)
+    file = name.rpartition("/")[2]
+    row = catalog.image.get(name) or catalog.image.get(file)
+    named = next((found for tag in _TAGS for one in (name, file) if (found := re.fullmatch(tag, one))), None)
     if row or not named:
         return row
     rocm = next((one for one in (named["rocm"], f"{named['rocm']}.0") if one in catalog.rocm), "")
-    holds = {key: version for key, version in named.groupdict().items() if key == "torch"}
+    torch = named.groupdict().get("torch")
+    holds = {"torch": torch} if torch else {}
     tag = Image(name=name, rocm=rocm, holds=holds, status="documented", source=_TAG_SOURCE)
     return tag if rocm else None
 

@@ -196,10 +196,10 @@ def test_verdict_about_a_pick(changes: dict[str, Any], verdict: str, says: str) 
     assert (found, says in evidence) == (verdict, True), evidence
 
 
-def test_tags_of_amd_s_images_name_what_their_rows_have() -> None:
+def test_names_of_images_say_what_their_rows_have() -> None:
     bare = replace(CATALOG, image={})
     named = [row for row in CATALOG.image.values() if image_at(bare, row.path)]
-    assert len(named) > 60
+    assert len(named) > 80
     for row in named:
         tag = image_at(bare, row.path)
         assert tag is not None
@@ -216,11 +216,16 @@ def test_tags_of_amd_s_images_name_what_their_rows_have() -> None:
         ("rocm/pytorch:rocm7.2.2_ubuntu24.04_py3.12_pytorch_release_2.10.0", "own-risk"),
         ("rocm/pytorch:rocm10.0_ubuntu26.04_py3.14_pytorch_release_2.13.0", "does-not-fit"),
         ("rocm/pytorch:rocm6.4.9_ubuntu24.04_py3.12_pytorch_release_2.7.1", "not-judged"),  # no such ROCm
+        ("/appl/local/containers/sif-images/lumi-pytorch-rocm-6.2.4-python-3.12-pytorch-v2.7.1.sif", "fits"),
+        ("/scratch/p/lumi-pytorch-rocm-6.2.1-python-3.12-pytorch-20240918-vllm-4075b35.sif", "fits"),
+        ("lumi-jax-rocm-6.2.4-python-3.12-jax-community-0.5.0.sif", "fits"),
+        ("lumi-pytorch-rocm-5.6.1-python-3.10-pytorch-v2.2.0.sif", "own-risk"),
+        ("lumi-pytorch-rocm.sif", "not-judged"),
         ("rocm/pytorch:latest", "not-judged"),
         ("other/pytorch:rocm6.4.4_ubuntu24.04_py3.12_pytorch_release_2.7.1", "not-judged"),
     ],
 )
-def test_image_is_judged_by_its_tag(image: str, verdict: str, index: str, capsys: Capture) -> None:
+def test_image_is_judged_by_its_name(image: str, verdict: str, index: str, capsys: Capture) -> None:
     """Images of public Dockerfiles and scripts, most of which the catalog does not list."""
     Path("Dockerfile").write_text(f"FROM {image}\nRUN pip install einops\n")
     judged = checked("Dockerfile", capsys, "--site", "lumi-g", "--date", DAY, "--index-url", index)
