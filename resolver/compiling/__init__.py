@@ -17,6 +17,7 @@ from resolver.compiling.preinstalled import compile_preinstalled
 from resolver.compiling.problem import Problem, Relation
 from resolver.compiling.problem_builder import ProblemBuilder, reachable
 from resolver.compiling.request import compile_request, demand_limits
+from resolver.model import UNLISTED
 from resolver.requirements import PAIRED_WITH_TORCH, TRITON_NAMES
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def subproblem(problem: Problem, catalog: Catalog, backend: Backend, names: Coll
         if relation.subject.name == "torch" and not (relation.when_present or relation.forbids)
     }
     absent = foreign - required_by_torch
+    absent |= {f"{UNLISTED}{name}" for name in absent}
     absent |= {
         relation.object.name
         for relation in problem.relations

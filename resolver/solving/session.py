@@ -111,7 +111,11 @@ class Session:
 
     def solve_within(self, narrowed: Narrowed | None) -> Solution | None:
         """Find the solution that `solve` prefers among the remaining candidates."""
-        decided = narrowed and self.decide(narrowed.assumptions, list(self.number.values()))
+        if narrowed is None:
+            return None
+        # The other components have one value in each solution, so no assumption about them is needed.
+        numbers = [number for number in self.number.values() if narrowed.domains[number].bit_count() > 1]
+        decided = self.decide(narrowed.assumptions, numbers)
         return None if decided is None else self._solution(decided.domains)
 
     def is_solvable(self, demands: Sequence[Demand]) -> bool:
