@@ -380,6 +380,8 @@ def _unlabelled(answer: Resolution | Conflict, kept: Sequence[Item], reading: Re
         pick = chosen.get(item.name)
         if item.name in TORCH_FAMILY and pick and "+" in pick.pinned and "+" not in item.version:
             reason = f"without a label pip takes {_UNLABELLED}"
+            if item.indexes and all(torch_index(url) == "cpu" for url in item.indexes):
+                reason = "its index has builds for CPUs"
             if not item.version or pick.version.partition("+")[0] == item.version:
                 yield Change(str(item), pick.pinned, reason, for_cuda=True)
 

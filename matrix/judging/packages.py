@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,6 +84,8 @@ class Indexes:
         """Maps each kind of PyTorch's index (``rocm6.4``) to the line that names it."""
         self.other = False
         """Whether there is any index other than PyPI and PyTorch's."""
+        self.has_pages = False
+        """Whether there are pages or directories of files (``--find-links``)."""
         self.public = False
         """Whether the file names PyPI."""
         self.is_single = False
@@ -105,7 +108,7 @@ class Indexes:
                     self.public = True
                 else:
                     self.other = True
-            self.other = self.other or bool(line.values("--find-links"))
+            self.has_pages = self.has_pages or bool(line.values("--find-links"))
             if line.values("--index-url") or line.has("--no-index"):
                 self.replacing = entry
             extra = extra or bool(line.values("--extra-index-url"))
@@ -114,11 +117,22 @@ class Indexes:
             for value in line.values("--no-binary"):
                 self.no_binary |= {_name(name): entry for name in value.split(",")}
         self.is_single = self.replacing is not None and not extra
+        self.other = self.other or self.has_pages
 
     @property
     def any(self) -> bool:
         """Whether the file names an index other than PyPI."""
         return self.other or bool(self.torch)
+
+    def of(self, entry: Item) -> Indexes:
+        """Return those of a line that has indexes of its own; pages count for all lines."""
+        if not entry.indexes:
+            return self
+        own = copy(self)
+        kinds = {url: torch_index(url) for url in entry.indexes}
+        own.torch = {kind: line for kind, line in self.torch.items() if kind in kinds.values()}
+        own.other = self.has_pages or not all(kind or is_of_public_index(url) for url, kind in kinds.items())
+        return own
 
     def source_of(self, name: str) -> str:
         """Return where pip takes a torch without an exact version from, as a clause."""
@@ -208,7 +222,7 @@ def check_torch(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]
             message = f"No index of the file has {line.name}: PyPI has an empty project of this name."
             yield finding("rocm-placeholder", entry, message, fix=_ROCM_INDEX)
         elif line.name in TORCH_FAMILY:
-            yield from _check_family(reading, entry, expected, indexes)
+            yield from _check_family(reading, entry, expected, indexes.of(entry))
         elif release := _CUPY_ROCM.fullmatch(line.name):
             yield from check_rocm(entry, f"{release[1]}.{release[2]}", expected, line.name)
 
@@ -346,9 +360,8 @@ def _check_unlabelled(
         if indexed and indexed[0] not in fitting and indexed[0].rocm:
             yield from check_rocm(entry, minor(indexed[0].rocm), expected, line.name)
         return
-    message = (
-        f"No index of the file has {line.name} for {backend}: pip takes PyPI's, which is built for CUDA."
-    )
+    where = "None of its indexes" if entry.indexes else "No index of the file"
+    message = f"{where} has {line.name} for {backend}: pip takes PyPI's, which is built for CUDA."
     if candidates and line.name == "torch":
         corrected = [f"--extra-index-url {candidates[0].index}", *corrected]
     fix = "" if len(corrected) > 1 else RESOLVE

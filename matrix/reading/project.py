@@ -1,5 +1,7 @@
 """Read what a project needs: ``pyproject.toml`` (also of uv, Poetry and pixi), ``setup.cfg``, ``pixi.toml``.
 
+A Python script with metadata of its own has the same tables in a comment.
+
 Nothing of the project is executed. Extras, groups and features that nobody has chosen are listed as not read.
 """
 
@@ -16,13 +18,14 @@ import re2
 from msgspec.structs import replace
 
 from builders.findings import Finding
+from builders.network.urls import public_index
 from builders.pyproject import FILE, PyProject, requirements_of
 from matrix.reading.conda_file import conda_item
 from matrix.reading.items import Item, Reading, Unread, pip_item
 from matrix.reading.pip_line import counts_on_linux, parse_requirement
 from matrix.reading.requirements import FIRST_INDEX, from_first_index
 from resolver.errors import UsageError
-from resolver.requirements import normalize_name
+from resolver.requirements import TORCH_FAMILY, normalize_name
 from resolver.texts import printable
 from resolver.versions import join_words, shorten
 
@@ -33,6 +36,8 @@ _TABLE = re2.compile(
     r"(?m)^[ \t]*\[\[?(project|build-system|workspace|dependencies|tool[.]|pypi-dependencies"
     r"|dependency-groups)"
 )
+_SCRIPT = re2.compile(r"(?m)^# /// script\n((?:#(?: .*)?\n)+?)# ///$")
+"""The metadata of a Python script. Source: https://peps.python.org/pep-0723/."""
 _QUOTED = re.compile(r"\"([^\"\n]*)\"|'([^'\n]*)'")
 _KEY = re2.compile(r"[ \t]*[\"']?([\w.-]+)[\"']?[ \t]*=")
 _POETRY_CLAUSE = re2.compile(r"([~^])\s*(\d+(?:\.\d+)*)(.*)")
@@ -42,6 +47,8 @@ NOT_CHOSEN = "nobody chose it"
 
 def recognises(name: str, head: str) -> bool:
     """Return whether a file describes a project."""
+    if name.endswith(".py"):
+        return _SCRIPT.search(head) is not None
     return name in {FILE, "setup.cfg", "pixi.toml"} or (
         name.endswith(".toml") and _TABLE.search(head) is not None
     )
@@ -77,8 +84,13 @@ def read(
     """
     if name.endswith(".cfg"):
         return _read_setup(text, name, extras)
+    script = _SCRIPT.search(text) if name.endswith(".py") else None
+    if script:
+        before = text[: script.start(1)].count("\n")
+        text = "\n" * before + re.sub(r"(?m)^# ?", "", script[1])
     try:
         data = tomllib.loads(text)
+        data = {"project": {"name": name, **data}, "tool": data.get("tool", {})} if script else data
         document = msgspec.convert(data, PyProject)
     except (tomllib.TOMLDecodeError, RecursionError, msgspec.ValidationError) as error:
         msg = f"{name} is not a valid {'TOML file' if 'pixi' in name else FILE}: {error}."
@@ -131,6 +143,8 @@ def _read_standard(
         kept = tuple(_valid(project.dependencies, "project.dependencies", reading, lines))
         project = replace(project, dynamic=(), dependencies=kept)
         document = replace(document, project=project)
+    # They come as `packaging` writes them.
+    lines = {str(parse_requirement(text) or text): line for text, line in lines.items()} | lines
     for key, text in requirements_of(document, path, extras, groups):
         name = "requires-python" if key == "project.requires-python" else text
         _add(reading, text, lines.get(name, 0), key)
@@ -213,6 +227,8 @@ def _read_uv(uv: Mapping[str, Any], reading: Reading, lines: _Lines, chosen: Seq
     if uv.get("index-strategy", FIRST_INDEX) == FIRST_INDEX:
         ordered = [*(url for url in reading.index_urls if url not in main), *main]
         reading.items = [item if item.indexes else from_first_index(item, ordered) for item in reading.items]
+    if main:
+        _take_torch_from(reading, reading.index_urls)
     for text in filter(_is_text, uv.get("constraint-dependencies", ())):
         item = pip_item(text, line=lines.get(text, 0))
         reading.constraints += [item] if item else []
@@ -221,6 +237,14 @@ def _read_uv(uv: Mapping[str, Any], reading: Reading, lines: _Lines, chosen: Seq
     for key in _IGNORED_UV:
         for text in filter(_is_text, uv.get(key, ())):
             reading.unread.append(Unread(lines.get(text, 0), printable(text), f"uv's {key} are not read"))
+
+
+def _take_torch_from(reading: Reading, urls: Sequence[str]) -> None:
+    """State the indexes of torch and its companions, where they have no source of their own."""
+    reading.items = [
+        item if item.indexes or item.name not in TORCH_FAMILY else replace(item, indexes=tuple(urls))
+        for item in reading.items
+    ]
 
 
 def _counts(source: Mapping[str, Any], chosen: Sequence[str]) -> bool:
@@ -253,9 +277,8 @@ def _url_of(source: Mapping[str, Any]) -> str:
 
 def _read_poetry(poetry: Mapping[str, Any], reading: Reading, lines: _Lines) -> None:
     """Read Poetry's own tables; groups that are not optional are installed by default."""
-    rows = [
-        row for row in poetry.get("source", ()) if isinstance(row, dict) and isinstance(row.get("url"), str)
-    ]
+    named = [row for row in poetry.get("source", ()) if isinstance(row, dict)]
+    rows = [row for row in named if isinstance(row.get("url"), str)]
     urls = {row.get("name"): row["url"] for row in rows}
     more = [row["url"] for row in rows if row.get("priority") in {None, "primary", "supplemental", "default"}]
     reading.index_urls += more
@@ -268,6 +291,12 @@ def _read_poetry(poetry: Mapping[str, Any], reading: Reading, lines: _Lines) -> 
             for row in stated if isinstance(stated, list) else [stated]:
                 optional = group and table.get("optional") is True
                 _of_poetry(str(name), row, reading, lines, urls=urls, group=group if optional else "")
+    # A primary source replaces PyPI, which needs no URL, since Poetry 1.8; others count for what these lack.
+    # Sources: https://github.com/python-poetry/poetry/pull/8771 ; https://python-poetry.org/docs/repositories/
+    first = [row for row in named if row.get("priority") in {None, "primary", "default"}]
+    with_public = not first or any(str(row.get("name")).lower() == "pypi" for row in first)
+    own = [row["url"] for row in first if row in rows]
+    _take_torch_from(reading, [public_index(), *own] if with_public else own)
 
 
 def _of_poetry(

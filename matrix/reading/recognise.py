@@ -32,7 +32,7 @@ _HEAD = 4096
 """How much of a text the readers see to recognise it, in characters."""
 
 
-_UNREAD = {"setup.py": "Python", "Pipfile": "pipenv", "Pipfile.lock": "pipenv"}
+_UNREAD = {"Pipfile": "pipenv", "Pipfile.lock": "pipenv"}
 """Files that describe an environment and that no reader reads, with the program that does."""
 READERS: tuple[ModuleType, ...] = (
     locks, project, easyconfig, job_script, recipe, conda_file, listed, requirements,
@@ -57,8 +57,9 @@ def read(path: Path, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> 
 
 def read_described(text: str, name: str, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> Reading:
     """Read a text that describes an environment."""
-    if Path(name).name in _UNREAD:
-        msg = f"{name} is not read: only {_UNREAD[Path(name).name]} can say what it installs."
+    is_python = name.endswith(".py") and not project.recognises(name, text[:_HEAD])
+    if program := "Python" if is_python else _UNREAD.get(Path(name).name):
+        msg = f"{name} is not read: only {program} can say what it installs."
         raise UsageError(msg, hint="Name a file with the output of `pip freeze`, or a pyproject.toml.")
     reader = next(each for each in READERS if each.recognises(Path(name).name, text[:_HEAD]))
     if reader is project:
