@@ -425,7 +425,7 @@ def check_extensions(reading: Reading, expected: ExpectedTarget) -> Iterator[Fin
         yield from _check_machine(entry, expected)
         if line.name in expected.pins:
             yield from _check_pin(entry, expected)
-        package = expected.catalog.package.get(line.name or _repository_name(line.location))
+        package = expected.catalog.package.get(line.name or _package_at(expected.catalog, line.location))
         if package is None or package.name in TORCH_FAMILY or not _is_built(expected.catalog, package.name):
             continue
         if line.location:
@@ -525,16 +525,14 @@ def _is_built(catalog: Catalog, name: str) -> bool:
     return any(row.sdist or row.git for row in catalog.releases_of(name)) or bool(catalog.recipes_of(name))
 
 
-def _repository_name(url: str) -> str:
-    """Return the last part of a repository's URL, which usually is the name of the project.
-
-    Examples
-    --------
-    >>> _repository_name("git+https://github.com/ROCm/apex.git@release/1.9.0#egg")
-    'apex'
-    """
-    path = url_path(url).split("@")[0].rstrip("/")
-    return canonicalize_name(path.rpartition("/")[2].removesuffix(".git")) if "+" in url else ""
+def _package_at(catalog: Catalog, url: str) -> str:
+    """Return the name of the project in a repository: that of the catalog's row, else of its directory."""
+    path = url_path(url).split("@")[0].rstrip("/").removesuffix(".git").lower()
+    if "+" not in url:
+        return ""
+    rows = (row for row in catalog.release.values() if row.git)
+    same = (row.package for row in rows if row.git and url_path(row.git.url).lower() == path)
+    return next(same, canonicalize_name(path.rpartition("/")[2]))
 
 
 def _check_spelling(entry: Item) -> Iterator[Finding]:
@@ -663,7 +661,7 @@ def built_here(reading: Reading, catalog: Catalog) -> dict[Item, str]:
             if in_image and not any(map(torch_index, item.indexes or reading.index_urls)):
                 found[item] = _KEPT
             continue
-        name = item.name or _repository_name(item.url)
+        name = item.name or _package_at(catalog, item.url)
         wanted = switches(catalog, name)
         if wanted and wanted.items() <= reading.variables.items():
             settings = join_words([f"{key}={value}" for key, value in wanted.items()], joiner="and")
