@@ -1,7 +1,8 @@
 """Read lists of what is installed: the output of pip, uv, conda and mamba in all forms, and SBOMs.
 
 pip and uv: ``list`` as columns, freeze and JSON, ``freeze``, ``inspect``. conda and mamba: ``list`` as
-columns, ``--export``, ``--explicit`` and ``--json``. An SBOM lists an image's content: CycloneDX, SPDX, or
+columns, ``--export``, ``--explicit`` and ``--json``. PyTorch's ``collect_env``, also that of vLLM, lists what
+is relevant for torch. An SBOM lists an image's content: CycloneDX, SPDX, or
 LUMI's own form.
 """
 
@@ -45,6 +46,9 @@ _COLUMNS = re2.compile(r"\s*([\w.-]+)\s+([\w.!+]+)\s+([\w.*+]+|<pip>)(?:\s+([\w.
 _ROW = re2.compile(r"[\w.-]+ +\d[\w.!+]* {2,}[\w.]+(?: +[\w./:-]+)?")
 """A row of a list of conda without its header."""
 _EXPORT = re2.compile(r"([\w.-]+)=([^=\s]+)=([^=\s]+)")
+_OF_TORCH = re2.compile(r"(?m)^[ \t]*(?:\[pip3?\] [\w.-]+==|PyTorch version: \d)")
+"""Source: pytorch/pytorch torch/utils/collect_env.py, and collect_env.py of vllm-project/vllm."""
+_STATED = {"PyTorch version": "torch", "vLLM Version": "vllm"}
 _HEADER = re2.compile(r"[#─-].*|@EXPLICIT|(?:Name|List of packages)\b.*")
 
 
@@ -53,7 +57,7 @@ def recognises(name: str, head: str) -> bool:
 
     A freeze is a requirements file, too: its name or marks that only ``pip freeze`` makes tell it.
     """
-    if _is_of_conda(head) or _OF_PIP.search(head):
+    if _is_of_conda(head) or _OF_PIP.search(head) or _OF_TORCH.search(head):
         return True
     lines = _whole_lines(head)
     rows = [line for line in lines if line]
@@ -88,6 +92,8 @@ def read(text: str, name: str) -> Reading:
     >>> [(str(item), item.installer) for item in found.items]
     [('flash-attn 2.5.8', 'pip')]
     """
+    if _OF_TORCH.search(text[:_HEAD]):
+        return _of_torch(text, name)
     by_conda = _is_of_conda(text[:_HEAD])
     kind = "output of conda list" if by_conda else "output of pip"
     reading = Reading(kind=kind, name=name, installed=True)
@@ -106,6 +112,32 @@ def read(text: str, name: str) -> Reading:
         else:
             listed = "`conda list`" if by_conda else "`pip list` or `pip freeze`"
             reading.unread.append(Unread(number, printable(shorten(line)), f"it is not a line of {listed}"))
+    return reading
+
+
+def _of_torch(text: str, name: str) -> Reading:
+    """Read what PyTorch reports in a ticket: the platform, and the libraries that it finds relevant."""
+    reading = Reading(kind="output of collect_env", name=name, installed=True)
+    found: dict[str, Item] = {}
+    stated: dict[str, Item] = {}
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.strip()
+        tool, bracket, listed = line.partition("] ")
+        key, _, value = line.partition(": ")
+        version = value.partition("-")[0].split()[0] if value.strip(" -") else ""
+        if listed in {"No relevant packages", "Could not collect"}:
+            continue
+        if bracket and tool in {"[pip", "[pip3", "[conda"}:
+            item = _of_conda(listed, number) if tool == "[conda" else _of_pip(listed, number)
+            if item:
+                found.setdefault(item.name, item)  # conda also lists what pip installed
+        elif key in _STATED and is_version(version):
+            stated[_STATED[key]] = _item(_STATED[key], version, number, line)
+        elif key == "Python version" and is_version(version):
+            reading.python = minor(version)
+        elif key == "ROCM used to build PyTorch" and is_version(version):
+            reading.platform = {"rocm": minor(version)}
+    reading.items = [*(stated | found).values()]
     return reading
 
 
