@@ -75,12 +75,15 @@ class Screen(msgspec.Struct, frozen=True):
         return "\n".join(self._wrapped_line(line, width, hanging) for line in text.split("\n"))
 
     def _wrapped_line(self, line: str, width: int, hanging: int) -> str:
-        from rich.text import Text
-
         start = re.match(_START, line)
         indent = len(start[0]) if start else 0
-        parts = _divided(Text.from_ansi(line[indent:]), width - indent - hanging)
-        lines = [self._rendered(part) for part in parts]
+        text, room = line[indent:], width - indent - hanging
+        if "\033" in text:
+            from rich.text import Text
+
+            lines = [self._rendered(part) for part in _divided(Text.from_ansi(text), room)]
+        else:
+            lines = [text[begin:end].rstrip(" ") for begin, end in pairwise([0, *_breaks(text, room), None])]
         return line[:indent] + ("\n" + " " * (indent + hanging)).join(lines)
 
     def table(self, rows: Sequence[Sequence[Cell]], head: Sequence[str] = (), *, indent: str = "  ") -> str:

@@ -16,7 +16,7 @@ from matrix.cli import main
 MODULES = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
 RUN = f"{MODULES}from matrix.__main__ import main; main()"
 OFFLINE = ["--no-lock", "-q", "--offline"]
-HEAVY = {"auditwheel", "elftools", "networkx", "requests"}
+HEAVY = {"auditwheel", "elftools", "networkx", "requests", "rich"}
 BUDGETS = {
     "version": (["--version"], 2, 2),
     "help": (["--help"], 2, 2),
