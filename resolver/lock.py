@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from resolver import indexes, model, requirements, texts, versions
 from resolver.errors import LockError, UsageError
-from resolver.facts.schema import SCHEMA as FACTS_SCHEMA
-from resolver.facts.schema import CatalogFile
+from resolver.facts import schema
 from resolver.model import SCHEMA, Notice, Requirement, Resolution
 from resolver.requirements import parse_requirement, version_in
 from resolver.texts import check_texts, explained, is_url, printable, quoted_url, read_text
@@ -42,6 +42,9 @@ _DRAFTED = {
     "cxx_standard",
 }  # fmt: skip
 """What a recipe that is drafted from a source has. A lock must not bring commands, for example."""
+CODE = [str(one.__file__) for one in (indexes, model, requirements, schema, texts, versions)]
+CODE += [__file__, f"{schema.FOLDER}/validate.py"]
+"""The files that decide which locks are valid, and what they mean."""
 
 
 def dumps(resolution: Resolution) -> str:
@@ -134,13 +137,18 @@ def read_lock(path: Path) -> Resolution:
     Raise `LockError` if the file is missing or not a lock, was written by another version of matrix, or was
     changed after matrix wrote it.
     """
-    data = _read_toml(path)
-    schema = data.get("schema")
-    if "request" not in data or "target" not in data or schema is None:
+    return loads(text_of(path), path)
+
+
+def loads(text: str, path: Path) -> Resolution:
+    """Return the resolution in the text of a lock; see `read_lock`."""
+    data = _read_toml(text, path)
+    number = data.get("schema")
+    if "request" not in data or "target" not in data or number is None:
         msg = f"{path} is not a matrix lock."
         raise LockError(msg, hint="Name the lock with --lock, or write one with `matrix resolve`.")
-    if schema != SCHEMA or isinstance(schema, bool):
-        msg = f"{path} has unknown schema version {schema!r}. This version of matrix reads {SCHEMA}."
+    if number != SCHEMA or isinstance(number, bool):
+        msg = f"{path} has unknown schema version {number!r}. This version of matrix reads {SCHEMA}."
         raise LockError(
             msg, hint=f"Use the version of matrix that wrote it, or {_AGAIN[0].lower()}{_AGAIN[1:]}"
         )
@@ -178,24 +186,27 @@ def _converted(data: dict[str, Any], problem: str, *, hint: str) -> Resolution:
 
 def _errors_of_recipe(pick: Distribution, recipe: Recipe) -> Iterator[str]:
     """Yield what is wrong with a recipe: it must be as valid as one of a catalog, and for its pick."""
-    from resolver.facts.schema import Recipe
     from resolver.facts.validate import validation_errors
 
     if (recipe.package, recipe.releases) != (pick.name, f"=={pick.version}"):
         yield f"it is for {printable(recipe.package)} {printable(recipe.releases)}"
-    usual = Recipe(package="", backend="rocm", status="inferred", source="")
+    usual = schema.Recipe(package="", backend="rocm", status="inferred", source="")
     for name in sorted({*recipe.__struct_fields__} - _DRAFTED):
         if getattr(recipe, name) != getattr(usual, name):
             yield f"it has {name.replace('_', '-')}, which no drafted recipe has"
-    for _, key, text in validation_errors(CatalogFile(schema=FACTS_SCHEMA, recipe=[recipe])):
+    for _, key, text in validation_errors(schema.CatalogFile(schema=schema.SCHEMA, recipe=[recipe])):
         yield f"{key} {text}"
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def text_of(path: Path) -> str:
+    """Return the text of a lock file; raise `LockError` if it cannot be read."""
     if not path.exists():
         msg = f"There is no lock file {path}."
         raise LockError(msg, hint="Write it with `matrix resolve`.")
-    text = read_text(path, error=LockError, hint="Name the lock that `matrix resolve` wrote.")
+    return read_text(path, error=LockError, hint="Name the lock that `matrix resolve` wrote.")
+
+
+def _read_toml(text: str, path: Path) -> dict[str, Any]:
     if not text.strip():
         msg = f"{path} is empty."
         raise LockError(msg, hint=_AGAIN)

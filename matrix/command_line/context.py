@@ -139,7 +139,7 @@ class Context:
     @cached_property
     def lock(self) -> Resolution:
         """The lock."""
-        from resolver.lock import read_lock
+        from matrix.input.locking import read_lock
 
         return read_lock(self.lock_path)
 

@@ -13,7 +13,7 @@ from builders.constants import LOCK_FILE
 from builders.containers.inspection import with_inspected_image
 from matrix.command_line.options import add_format, add_names, add_target_options, date, nonempty
 from matrix.input.inputs import Inputs
-from matrix.input.locking import catalog_with_image_of
+from matrix.input.locking import catalog_with_image_of, read_lock
 from matrix.input.request import make_request
 from matrix.input.settings import in_project, load_catalog, read_settings
 from matrix.judging.locks import holding_of_lock
@@ -30,7 +30,6 @@ from resolver.consequences import consequences
 from resolver.consequences.holdings import Holding, Judge, between_locks
 from resolver.consequences.questions import Consequence, Side
 from resolver.errors import UsageError
-from resolver.lock import read_lock
 from resolver.model import CoreItem, Target
 from resolver.requirements import PAIRED_WITH_TORCH
 from resolver.versions import join_words, minor

@@ -1,4 +1,4 @@
-"""The catalog of a lock, the versions to keep from it, and the options that must match it."""
+"""A lock and its catalog, the versions to keep from it, and the options that must match it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
+from zlib import crc32
 
+import msgspec
 from msgspec.structs import replace
 
 from builders.containers.image import image_name
@@ -18,7 +20,9 @@ from matrix.show.json_document import LockChange
 from matrix.show.render import shortened
 from matrix.show.resolution_text import weighed_reason
 from resolver.errors import EnvironmentLacksError, LockError, MatrixError, UsageError, did_you_mean
+from resolver.facts.catalog import stamp
 from resolver.indexes import ExcludedFile
+from resolver.model import Resolution
 from resolver.providers.inferred import with_releases_of
 from resolver.versions import allows, parse_specifier, shorten, version_or_none
 
@@ -29,7 +33,29 @@ if TYPE_CHECKING:
     from matrix.input.settings import Settings
     from resolver.facts.catalog import Catalog
     from resolver.indexes import PackageIndexes
-    from resolver.model import Distribution, Request, Resolution
+    from resolver.model import Distribution, Request
+
+
+def read_lock(path: Path) -> Resolution:
+    """Read the resolution in a lock file as `resolver.lock.read_lock` does.
+
+    TOML is read slowly, so a valid lock is kept in the cache, in one file for each path, with the digest of
+    its text and a stamp of the code that checks it.
+    """
+    from builders.index_client import stored
+    from resolver import lock as lock_file
+
+    text = lock_file.text_of(path)
+    kept = cache_root() / "locks" / f"{crc32(os.fsencode(path.absolute())):08x}.msgpack"
+    state = hashlib.sha256(text.encode()).hexdigest(), stamp(lock_file.CODE)
+    with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        kind = tuple[str, list[tuple[str, int, int]], Resolution]
+        *known, lock = msgspec.msgpack.decode(kept.read_bytes(), type=kind, dec_hook=lock_file.decode)
+        if known == [*state]:
+            return lock
+    lock = lock_file.loads(text, path)
+    stored.replace(kept, msgspec.msgpack.encode((*state, lock), enc_hook=lock_file.encode))
+    return lock
 
 
 def catalog_of(lock: Resolution, path: Path, settings: Settings, *, drafts: bool = True) -> Catalog:
@@ -83,8 +109,6 @@ def read_earlier(path: Path, *, required: bool = False) -> Resolution | None:
 
     Raise `LockError` in both cases if it is required.
     """
-    from resolver.lock import read_lock
-
     if not required and not path.exists():
         return None
     try:
@@ -122,7 +146,7 @@ def exclude_file(path: Path, name: str, sha256: str, evidence: str) -> None:
     `evidence` ends a sentence that starts with the distribution: ``requires CUDA: _C.so needs
     libcudart.so.12``.
     """
-    from resolver.lock import dumps, read_lock
+    from resolver.lock import dumps
 
     lock = read_lock(path)
     found = ExcludedFile(name, lock.version_of(name), sha256, evidence)

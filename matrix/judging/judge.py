@@ -29,6 +29,7 @@ from builders.probe.ask import user_packages
 from builders.recipes import recipe_as_built
 from builders.storage.files import write_atomic
 from builders.wheels.wheel import WheelReader
+from matrix.input.locking import read_lock
 from matrix.input.settings import in_project
 from matrix.judging.corrections import check, difference, fixed
 from matrix.judging.distributions import CONDA_RUNTIME, installed_findings
@@ -50,7 +51,6 @@ from resolver.compiling.problem_builder import check_target, window_of
 from resolver.consequences.questions import Side
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.indexes import judged
-from resolver.lock import read_lock
 from resolver.requirements import TRITON_NAMES
 
 if TYPE_CHECKING:

@@ -348,8 +348,8 @@ def _read_compiled(cache: Path | str, groups: list[list[str]]) -> Catalog | None
     """Return the catalog of all files, or None if they must be read again."""
     try:
         with open(_compiled_path(cache, groups), "rb") as source:
-            requested, stamp, catalog = _decoded(source.read())
-        current = requested == groups and stamp == _stamp(path for path, _, _ in stamp)
+            requested, known, catalog = _decoded(source.read())
+        current = requested == groups and known == stamp(path for path, _, _ in known)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return catalog if current else None
@@ -358,8 +358,8 @@ def _read_compiled(cache: Path | str, groups: list[list[str]]) -> Catalog | None
 @lru_cache(maxsize=2)
 def _decoded(data: bytes) -> tuple[list[list[str]], list[tuple[str, int, int]], Catalog]:
     """Decode the compiled form once, also if the facts of a lock are those of the settings."""
-    requested, stamp, rows = msgspec.msgpack.decode(data, type=_Compiled)
-    return requested, stamp, Catalog.from_rows(rows)
+    requested, known, rows = msgspec.msgpack.decode(data, type=_Compiled)
+    return requested, known, Catalog.from_rows(rows)
 
 
 def _write_compiled(
@@ -369,9 +369,9 @@ def _write_compiled(
     temporary = f"{target}.{os.getpid()}"
     try:
         os.makedirs(cache, exist_ok=True)
-        stamp = _stamp([schema.__file__, __file__, *map(str, files)])
+        current = stamp([schema.__file__, __file__, *map(str, files)])
         with open(temporary, "wb") as sink:
-            sink.write(msgspec.msgpack.encode((groups, stamp, rows)))
+            sink.write(msgspec.msgpack.encode((groups, current, rows)))
         os.replace(temporary, target)
     except OSError:
         return
@@ -382,9 +382,10 @@ def _compiled_path(cache: Path | str, groups: list[list[str]]) -> str:
     return os.path.join(cache, f"{crc32(repr(groups).encode()):08x}.msgpack")
 
 
-def _stamp(paths: Iterable[str]) -> list[tuple[str, int, int]]:
-    stamp = []
+def stamp(paths: Iterable[str]) -> list[tuple[str, int, int]]:
+    """Return the path, modification time and size of files, which change with what is compiled from them."""
+    stamps = []
     for path in paths:
         status = os.stat(path)
-        stamp.append((path, status.st_mtime_ns, status.st_size))
-    return stamp
+        stamps.append((path, status.st_mtime_ns, status.st_size))
+    return stamps
