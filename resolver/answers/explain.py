@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from resolver.compiling.clauses import OTHER_ARCHITECTURES
-from resolver.compiling.problem import ABSENT, ALWAYS, Demand, Link, Problem, Relation, RelationRow
+from resolver.compiling.problem import ABSENT, ALWAYS, Demand, Link, Problem, Relation, RelationRow, Statement
 from resolver.model import Conflict, CoreItem
 from resolver.solving.search import Search
 from resolver.solving.session import Session, conflicting, minimal, state
@@ -309,9 +309,15 @@ def _summary(relation: Relation, subjects: int, rows: Sequence[RelationRow]) -> 
         others = "1 other version" if number == 1 else f"{number} other versions"
         return f"{rows[0].fact.text}; the same applies to {others}"
     subject, singular = _subject(relation, subjects)
-    predicates = {_predicate(relation, row) for row in rows}
+    predicates = {
+        row.text.stated
+        if isinstance(row.text, Statement)
+        and row.text.subject in map(str, relation.subject.chosen(row.subjects))
+        else ""
+        for row in rows
+    }
     if len(predicates) == 1 and "" not in predicates:
-        return f"{subject}{'' if singular else ': each'}{predicates.pop()}"
+        return f"{subject}{'' if singular else ': each'} {predicates.pop()}"
     if relation.subject.name == "base-image":
         verb = "contains" if singular else "contain"
     elif relation.when_present:
@@ -340,11 +346,3 @@ def _subject(relation: Relation, subjects: int) -> tuple[str, bool]:
     if name == "base-image" and len(keys) > 1:  # their names are long
         return f"these {len(keys)} base images", False
     return f"{name} {join_words(keys, joiner='and')}", len(keys) == 1
-
-
-def _predicate(relation: Relation, row: RelationRow) -> str:
-    """Return the text of a row without the name of its subject; empty if it starts with something else."""
-    for candidate in relation.subject.chosen(row.subjects):
-        if row.fact.text.startswith(f"{candidate} "):
-            return row.fact.text.removeprefix(str(candidate))
-    return ""

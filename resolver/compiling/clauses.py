@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from resolver.compiling.problem import LazyText, Variable
+from resolver.compiling.problem import Statement, Variable
 from resolver.versions import satisfies
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Clause(msgspec.Struct, frozen=True):
 
     subjects: Test
     objects: Test
-    text: Fact | LazyText
+    text: Fact | Statement
     risk: bool = False
     build_only: bool = False
     """Whether the fact applies only to builds, and so not to installed versions."""
@@ -38,7 +38,7 @@ class Clause(msgspec.Struct, frozen=True):
     @property
     def fact(self) -> Fact:
         """The fact with its text."""
-        return self.text.fact() if isinstance(self.text, LazyText) else self.text
+        return self.text.fact() if isinstance(self.text, Statement) else self.text
 
 
 def where(passes: Callable[[Candidate], object]) -> Test:

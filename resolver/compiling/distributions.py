@@ -27,7 +27,7 @@ from resolver.compiling.clauses import (
 )
 from resolver.compiling.known_bad import AVOIDED, exclude_together
 from resolver.compiling.platform import offered_images
-from resolver.compiling.problem import LazyText, Variable, bits, is_prerelease
+from resolver.compiling.problem import Statement, Variable, bits, is_prerelease
 from resolver.compiling.problem_builder import built_for_builds, exclude_later_releases
 from resolver.environment import Environment
 from resolver.facts.catalog import is_elsewhere
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.facts import schema
 
+_NOT_JUDGED = ", and whether others work was not judged"
 _BEYOND = "beyond"
 """The last way to use a release: beyond the bounds that were only inferred."""
 WITHIN = ("listed", "any")
@@ -81,7 +82,8 @@ def compile_torch(builder: ProblemBuilder) -> None:
             clauses = []
             for version, torches_of in versions.items():
                 names = [row.version for row in torches_of]
-                fact = Fact.of(torches_of[0], f"{name} {version} requires torch {join_words(names)}", note="")
+                text = f"requires torch {join_words(names)}"
+                fact = Statement(torches_of[0], f"{name} {version}", text, note="")
                 clauses.append(Clause(version_in([version]), version_in(names), fact))
             builder.relate(name, "torch", clauses)
         else:
@@ -89,7 +91,7 @@ def compile_torch(builder: ProblemBuilder) -> None:
                 Clause(
                     version_in([row.version]),
                     version_in([own[name]]),
-                    Fact.of(row, f"torch {row.version} requires {name} {own[name]}"),
+                    Statement(row, f"torch {row.version}", f"requires {name} {own[name]}"),
                 )
                 for row, own in exact
                 if name in own
@@ -138,8 +140,8 @@ def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Tor
     for row in rows:
         this = version_in([row.version])
 
-        def fact(text: str, row: schema.Torch = row) -> Fact:
-            return Fact.of(row, f"torch {row.version} {text}")
+        def fact(text: str, row: schema.Torch = row) -> Statement:
+            return Statement(row, f"torch {row.version}", text)
 
         text = f"is a {row.backend} build"
         if row.backend != backend and _release_of(row) not in built:
@@ -172,7 +174,7 @@ def _relate_torch_to_images(builder: ProblemBuilder, rows: Iterable[schema.Torch
         Clause(
             version_in([row.version]),
             has_rocm,
-            Fact.of(row, f"torch {row.version} uses the ROCm of a base image"),
+            Statement(row, f"torch {row.version}", "uses the ROCm of a base image"),
         )
         for row in rows
         if row.system_rocm
@@ -340,7 +342,8 @@ def _relate_to_backend(builder: ProblemBuilder, name: str, masks: _ReleaseMasks)
         backends = release.backend
         if not is_published:
             backends = tuple(backend for backend in backends if _recipe(builder, candidate, release, backend))
-        text = LazyText(release.status, _backend_fact, (release, backends, candidate.inferred_from))
+        predicate = partial(_backend_text, release, backends, candidate.inferred_from)
+        text = Statement(release, f"{release.package} {release.version}", predicate, note="")
         clauses.append(Clause(masks.of(release), version_in(backends), text, build_only=not is_published))
     builder.relate(name, "backend", clauses)
 
@@ -353,18 +356,16 @@ def _recipe(
     return builder.catalog.recipe_for(release, backend)
 
 
-def _backend_fact(release: schema.Release, backends: Sequence[str], neighbour: str) -> Fact:
-    text = f"{release.package} {release.version} "
+def _backend_text(release: schema.Release, backends: Sequence[str], neighbour: str) -> str:
     if backends and neighbour:
-        text += f"is not in the catalog, so it has the facts of {neighbour}"
-    elif backends:
-        text += f"is available for {join_words(backends, joiner='and')}"
+        return f"is not in the catalog, so it has the facts of {neighbour}"
+    if backends:
+        text = f"is available for {join_words(backends, joiner='and')}"
         if missing := [backend for backend in release.backend if backend not in backends]:
             text += f"; the catalog has no recipe to build it for {join_words(missing)}"
-    else:
-        backend = join_words(release.backend, joiner="or")
-        text += f"is not published as a wheel, and the catalog has no recipe to build it for {backend}"
-    return Fact.of(release, text, note="")
+        return text
+    backend = join_words(release.backend, joiner="or")
+    return f"is not published as a wheel, and the catalog has no recipe to build it for {backend}"
 
 
 def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseMasks) -> None:
@@ -390,7 +391,7 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
             Clause(
                 subjects[number],
                 _allowed_by(row, on, builder.target.gfx),
-                LazyText(row.status, _requirement_fact, (name, row, inferred.get(row.releases, ""))),
+                _requirement(name, row, inferred.get(row.releases, "")),
                 build_only=row.kind == "build",
             )
             for number, row in enumerate(rows)
@@ -399,7 +400,7 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
             Clause(
                 subjects[number],
                 any_candidate,
-                LazyText("inferred", _partial_fact, (name, row)),
+                replace(_requirement(name, row, end="; others may work, too"), is_inferred=True),
                 build_only=row.kind == "build",
             )
             for number, row in enumerate(rows)
@@ -410,7 +411,7 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
             Clause(
                 subjects[number],
                 _up_to_newer(builder.variables[name], number, rows, subjects, allowed_by(versions)),
-                LazyText("inferred", _beyond_fact, (name, row, inferred.get(row.releases, ""))),
+                _requirement(name, row, inferred.get(row.releases, ""), _NOT_JUDGED),
                 risk=True,
                 build_only=row.kind == "build",
             )
@@ -464,11 +465,6 @@ def _from_lowest(specifier: str) -> str:
     return ",".join(f"{lower[clause.operator]}{version}" for clause, version in versions)
 
 
-def _beyond_fact(name: str, row: schema.Requires, neighbour: str) -> Fact:
-    fact = _requirement_fact(name, row, neighbour)
-    return replace(fact, text=f"{fact.text}, and whether others work was not judged")
-
-
 def _relate_to_tags(builder: ProblemBuilder, name: str) -> None:
     """Relate the wheels that the catalog names by their hash to the Pythons and the glibc of their tags.
 
@@ -499,7 +495,7 @@ def _relate_to_tags(builder: ProblemBuilder, name: str) -> None:
             ("glibc", allowed_by([f">={newest}"]), f"requires glibc {newest} or newer"),
         ):
             if builder.allowed(name, number, on) & ~allowed(variables[on]):
-                fact = Fact.of(release, f"{candidate} {text}", note="")
+                fact = Statement(release, str(candidate), text, note="")
                 clauses[on].append(Clause(known_mask(1 << number), allowed, fact))
     for on, of_files in clauses.items():
         builder.relate(name, on, of_files, when_present=on in LIMITS, exact=True)
@@ -513,23 +509,22 @@ def _allowed_by(row: schema.Requires, on: str, gfx: Sequence[str]) -> Test:
     return libstdcxx_by(row.versions) if on == "libstdcxx" else allowed_by(row.versions)
 
 
-def _partial_fact(name: str, row: schema.Requires) -> Fact:
-    fact = _requirement_fact(name, row, "")
-    return replace(fact, text=f"{fact.text}; others may work, too", status="inferred")
-
-
-def _requirement_fact(name: str, row: schema.Requires, neighbour: str) -> Fact:
+def _requirement(name: str, row: schema.Requires, neighbour: str = "", end: str = "") -> Statement:
     which = f" {row.releases.removeprefix('==')}" if row.releases else ""
     which += f" ({row.variant})" if row.variant else ""
+    return Statement(row, f"{name}{which}", partial(_requirement_text, row, neighbour, end))
+
+
+def _requirement_text(row: schema.Requires, neighbour: str, end: str) -> str:
     versions = join_words([text.removeprefix("==") for text in row.versions], most=8)
     verb = f"requires {row.on}"
     if row.on == "gfx":
         verb = "can be compiled for" if row.kind == "build" else "contains code for"
-    text = f"{name}{which} {verb} {versions}"
+    text = f"{verb} {versions}"
     if row.gfx:
         text += f", with code for {', '.join(row.gfx)}"
-    is_copied = neighbour and row.status == "inferred"
-    return Fact.of(row, f"{text} (inferred from {neighbour})" if is_copied else text)
+    text += f" (inferred from {neighbour})" if neighbour and row.status == "inferred" else ""
+    return text + end
 
 
 def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseMasks) -> None:
@@ -543,10 +538,10 @@ def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _Re
             continue
         this = masks.of(candidate.release)
         if "torch" in recipe.match_runtime:
-            fact = Fact.of(recipe, f"{candidate} is compiled against torch")
+            fact = Statement(recipe, str(candidate), "is compiled against torch")
             against_torch.append(Clause(this, any_candidate, fact, build_only=True))
         for required in built_for_builds(builder.catalog, recipe):
-            fact = Fact.of(recipe, f"{candidate} requires {required.text} to build", note="")
+            fact = Statement(recipe, str(candidate), f"requires {required.text} to build", note="")
             allowed = allowed_by([str(required.specifier)] if required.specifier else [])
             others.setdefault(required.name, []).append(Clause(this, allowed, fact, build_only=True))
         standard = recipe.cxx_standard
@@ -554,8 +549,9 @@ def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _Re
             if standard not in standards:
                 standards[standard] = _torch_for_standard(builder, standard)
             allowed, newest = standards[standard]
-            text = f"{candidate} is compiled as C++{standard}, which torch supports up to {newest}"
-            in_standard.append(Clause(this, allowed, Fact.of(recipe, text), build_only=True))
+            text = f"is compiled as C++{standard}, which torch supports up to {newest}"
+            fact = Statement(recipe, str(candidate), text)
+            in_standard.append(Clause(this, allowed, fact, build_only=True))
     if builder.target.backend == "rocm":
         _relate_to_rocm_of_builds(builder, name, masks)
     if name != "torch":
@@ -582,12 +578,11 @@ def _relate_to_rocm_of_builds(builder: ProblemBuilder, name: str, masks: _Releas
             continue
         this = masks.of(candidate.release)
         if bare and "torch" in recipe.match_runtime:
-            text = (
-                f"{candidate} is compiled in {bare}, without ROCm, and so with that of torch's pip packages"
-            )
-            with_torch.append(Clause(this, brings_rocm, Fact.of(recipe, text, note=""), build_only=True))
+            text = f"is compiled in {bare}, without ROCm, and so with that of torch's pip packages"
+            fact = Statement(recipe, str(candidate), text, note="")
+            with_torch.append(Clause(this, brings_rocm, fact, build_only=True))
         else:
-            fact = Fact.of(recipe, f"{candidate} is compiled in a base image with ROCm", note="")
+            fact = Statement(recipe, str(candidate), "is compiled in a base image with ROCm", note="")
             in_image.append(Clause(this, has_rocm, fact, build_only=True))
     builder.relate(name, "base-image", in_image, build=True)
     builder.relate(name, "torch", with_torch, build=True)

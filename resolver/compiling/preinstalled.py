@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from resolver.compiling.clauses import Clause, any_candidate, line_is, version_in, where
-from resolver.compiling.problem import Problem, Variable
+from resolver.compiling.problem import Problem, Statement, Variable
 from resolver.errors import UsageError
 from resolver.model import IMAGE, Fact, Notice
 from resolver.providers.installed import (
@@ -130,8 +130,9 @@ def _keep_image_content(builder: ProblemBuilder) -> None:
             for row in rows:
                 fact = Fact.of(row, f"the base image {row.name} contains {name} {version}", note="")
                 clauses.append(Clause(version_in([row.name]), is_installed, fact))
-            fact = Fact.of(rows[0], f"{name} {version} is in {join_words(names, joiner='and')}", note="")
-            back.append(Clause(is_installed, version_in(names), fact))
+            text = f"is in {join_words(names, joiner='and')}"
+            listed = Statement(rows[0], f"{name} {version}", text, note="")
+            back.append(Clause(is_installed, version_in(names), listed))
         builder.relate("base-image", name, clauses, exact=True)
         builder.relate(name, "base-image", back, exact=True)
 

@@ -15,14 +15,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec.structs import replace
 
-from resolver.model import layer
+from resolver.model import Fact, layer
 from resolver.versions import Versions, minor, parse_specifier
 
 if TYPE_CHECKING:
-    from resolver.facts.schema import Status
+    from resolver.facts.schema import Row, Status
     from resolver.indexes import File
-    from resolver.model import Candidate, Fact, Requirement
+    from resolver.model import Candidate, Requirement
     from resolver.versions import Specifier
 
 
@@ -98,16 +99,32 @@ class Variable:
         return [self.candidates[bit - 1] for bit in bits(mask) if bit]
 
 
-class LazyText(msgspec.Struct, frozen=True):
-    """A fact whose text is rendered only when it is read, because most texts are never read."""
+class Statement(msgspec.Struct, frozen=True):
+    """What a row of the catalog says of one of its subjects: a fact, made only when it is read."""
 
-    status: Status
-    render: Callable[..., Fact]
-    args: tuple[object, ...]
+    row: Row
+    subject: str
+    """The candidate, or the releases of a distribution."""
+    predicate: str | Callable[[], str]
+    note: str | None = None
+    """If it is not that of the row."""
+    is_inferred: bool = False
+    """Whether it says more than the row."""
+
+    @property
+    def status(self) -> Status:
+        """The status of the fact."""
+        return "inferred" if self.is_inferred else self.row.status
 
     def fact(self) -> Fact:
-        """Render the fact."""
-        return self.render(*self.args)
+        """Return the fact with its text."""
+        fact = Fact.of(self.row, f"{self.subject} {self.stated}", note=self.note)
+        return replace(fact, status=self.status)
+
+    @property
+    def stated(self) -> str:
+        """The text of the predicate."""
+        return self.predicate if isinstance(self.predicate, str) else self.predicate()
 
 
 class RelationRow(msgspec.Struct, frozen=True):
@@ -115,7 +132,7 @@ class RelationRow(msgspec.Struct, frozen=True):
 
     subjects: int
     objects: int
-    text: Fact | LazyText
+    text: Fact | Statement
     risk: bool = False
     """Whether AMD does not support the combination, or nobody has judged it, although it may work."""
     contradicts: bool = False
@@ -124,7 +141,7 @@ class RelationRow(msgspec.Struct, frozen=True):
     @property
     def fact(self) -> Fact:
         """The fact with its text."""
-        return self.text.fact() if isinstance(self.text, LazyText) else self.text
+        return self.text.fact() if isinstance(self.text, Statement) else self.text
 
 
 class Relation(msgspec.Struct, eq=False):

@@ -18,6 +18,7 @@ from resolver.compiling.problem import (
     Problem,
     Relation,
     RelationRow,
+    Statement,
     Variable,
 )
 from resolver.errors import UsageError, closest_names, did_you_mean
@@ -303,12 +304,13 @@ def exclude_later_releases(builder: ProblemBuilder, name: str) -> None:
         if candidate.origin == "preinstalled":
             continue
         if row.released is not None and row.released > day:
-            text = f"{candidate} was released on {row.released}, after {day}"
+            text = f"was released on {row.released}, after {day}"
         elif row.released is None and builder.request.dated:
-            text = f"{candidate} has no known release date, so it may be newer than {day}"
+            text = f"has no known release date, so it may be newer than {day}"
         else:
             continue
-        clauses.append(Clause(known_mask(1 << number), no_candidate, Fact.of(row, text, note="")))
+        fact = Statement(row, str(candidate), text, note="")
+        clauses.append(Clause(known_mask(1 << number), no_candidate, fact))
     builder.relate(name, "backend", clauses, exact=True)
 
 
