@@ -120,7 +120,9 @@ def requirements_of(
             hint = "Name a dependency group with --group." if document.dependency_groups else ""
             raise UsageError(msg, hint=hint)
     else:
-        _check_static(project, path)
+        if dynamic := [key for key in ("dependencies", "optional-dependencies") if key in project.dynamic]:
+            msg = f"{path}: project.{dynamic[0]} is dynamic: the build backend reads it from elsewhere."
+            raise UsageError(msg, hint="If it comes from a requirements file, name that file with -r.")
         if project.requires_python:
             if specifier_or_none(project.requires_python) is None:
                 text = shorten(project.requires_python)
@@ -133,13 +135,6 @@ def requirements_of(
     declarations += _of_groups(document, path, groups)
     for key, requirement in _without_self(declarations, project, path):
         yield key, str(requirement)
-
-
-def _check_static(project: ProjectTable, path: Path) -> None:
-    dynamic = [key for key in ("dependencies", "optional-dependencies") if key in project.dynamic]
-    if dynamic:
-        msg = f"{path}: project.{dynamic[0]} is dynamic: the build backend reads it from elsewhere."
-        raise UsageError(msg, hint="If it comes from a requirements file, name that file with -r.")
 
 
 def _dependencies(project: ProjectTable, path: Path) -> Iterator[Declaration]:

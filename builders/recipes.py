@@ -157,7 +157,8 @@ def check_source(recipe: Recipe, source: Path, title: str, others: Iterable[Reci
         return
     listed = "".join(f"\n  - {problem}" for problem in problems)
     msg = f"The recipe does not fit this source of {title}; nothing was compiled.{listed}"
-    fitting = [other for other in others if other != recipe and _recognizes(other, source)]
+    stating = (other for other in others if other.source_contains or other.source_lacks)
+    fitting = [other for other in stating if other != recipe and not any(_mismatches(other, source))]
     hint = (
         "The recipe was not written for this commit or file. Choose another version, or correct the recipe."
     )
@@ -179,12 +180,6 @@ def _mismatches(recipe: Recipe, source: Path) -> Iterator[str]:
     for name, text in recipe.source_lacks.items():
         if text in _read(source / name):
             yield f"{name} mentions {text}: it needs other flags and would ignore the recipe's."
-
-
-def _recognizes(recipe: Recipe, source: Path) -> bool:
-    """Return whether a recipe states facts about its source that are all true of this source."""
-    stated = recipe.source_contains or recipe.source_lacks
-    return bool(stated) and next(_mismatches(recipe, source), None) is None
 
 
 def _read(file: Path) -> str:

@@ -313,18 +313,11 @@ def toml_value(value: object) -> str:
     import tomli_w
 
     if isinstance(value, dict):
-        return (
-            "{ " + ", ".join(f"{_toml_key(name)} = {toml_value(item)}" for name, item in value.items()) + " }"
-        )
+        keys = {name: tomli_w.dumps({name: 0}).strip().removesuffix("0") for name in value}
+        return "{ " + ", ".join(f"{keys[name]}{toml_value(item)}" for name, item in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml_value, value)) + "]"
     return tomli_w.dumps({"x": value}).strip().removeprefix("x = ")
-
-
-def _toml_key(name: str) -> str:
-    import tomli_w
-
-    return tomli_w.dumps({name: 0}).strip().removesuffix(" = 0")
 
 
 def html_table(title: str, rows: Iterable[Sequence[str]]) -> str:

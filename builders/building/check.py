@@ -138,20 +138,17 @@ def with_switches(error: Finding, recipe: Recipe, tree: Path) -> Finding:
         facts = learn_source(tree)
     except UsageError:  # the build has changed the files
         return error
-    unset = [
-        f"{row.name} ({row.where})"
-        for row in facts.flags
-        if is_switch(row) and recipe.environment.get(row.name) in {None, "0"}
-    ]
+    unset = [row for row in facts.flags if is_switch(row) and recipe.environment.get(row.name) in {None, "0"}]
     conditions = dict.fromkeys(
         f"`{shorten(row.condition)}` ({row.where})" for row in facts.extensions if row.condition
     )
     fix = error.fix
     if unset:
-        name = unset[0].partition(" ")[0]
-        rows = row_to_toml(replace(recipe, environment={**recipe.environment, name: "1"})).splitlines()
+        environment = {**recipe.environment, unset[0].name: "1"}
+        rows = row_to_toml(replace(recipe, environment=environment)).splitlines()
         line = next(row for row in rows if row.startswith("environment"))
-        fix = f"The build skipped it. Perhaps it needs {join_words(unset)}: set it in the recipe (`{line}`)."
+        needed = join_words([f"{row.name} ({row.where})" for row in unset])
+        fix = f"The build skipped it. Perhaps it needs {needed}: set it in the recipe (`{line}`)."
     elif conditions:
         listed = join_words([*conditions], joiner="and if")
         fix = f"The script compiles extensions only if {listed}; see the build's log."

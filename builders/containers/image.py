@@ -119,7 +119,10 @@ def form_of(path: Path) -> Form:
         msg = f"Cannot read the base image {path}: {error.strerror}."
         raise EnvironmentLacksError(msg) from None
     if len(head) >= SIF_HEADER.size and SIF_HEADER.unpack_from(head)[1] == _SIF_MAGIC:
-        _require_whole(path, head)
+        *_, offset, length = SIF_HEADER.unpack_from(head)
+        if (size := path.stat().st_size) < offset + length:
+            msg = f"{path} is truncated: it has {size:,} of {offset + length:,} bytes."
+            raise UsageError(msg, hint="Copy it again.")
         return "sif"
     if head.startswith(SQUASHFS_MAGIC):
         return "squashfs"
@@ -127,14 +130,6 @@ def form_of(path: Path) -> Form:
         return "archive"
     msg = f"{path} is not an image: neither SIF, squashfs, an archive of podman or docker, nor a directory."
     raise UsageError(msg)
-
-
-def _require_whole(path: Path, head: bytes) -> None:
-    *_, offset, length = SIF_HEADER.unpack_from(head)
-    size = path.stat().st_size
-    if size < offset + length:
-        msg = f"{path} is truncated: it has {size:,} of {offset + length:,} bytes."
-        raise UsageError(msg, hint="Copy it again.")
 
 
 def cached_digest(given: Path) -> str:

@@ -341,7 +341,7 @@ def parse_output(text: str, image: LocalImage) -> ImageFacts:
         gpu_tools={name: path for name, path in lines["gpu-tool"]},  # noqa: C416  rows are lists
         compilers=_compilers(lines["compiler"]),
         tools={name: Program(name, _version_in(line), path) for name, path, line in lines["tool"]},
-        mpi=_mpi(lines["mpi"]),
+        mpi=next((f"{match[1]} {match[2]}" for (line,) in lines["mpi"] if (match := _MPI.search(line))), ""),
         fabric=versions["FABRIC"],
         libfabric=headers.get("rdma/fabric.h", ""),
         network_headers={"rdma/fabric.h", "hwloc.h"} <= headers.keys(),
@@ -406,11 +406,6 @@ def _compilers(rows: Iterable[list[str]]) -> tuple[Program, ...]:
         if release:
             by_name.setdefault(name, Program(name, release, path))
     return tuple(by_name.values())
-
-
-def _mpi(rows: Iterable[list[str]]) -> str:
-    matches = (_MPI.search(line) for (line,) in rows)
-    return next((f"{match[1]} {match[2]}" for match in matches if match), "")
 
 
 def _pythons(rows: Iterable[list[str]]) -> tuple[ImagePython, ...]:

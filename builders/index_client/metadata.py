@@ -57,9 +57,13 @@ def read(file: File, local: Path | None, transport: Transport, *, listed: str = 
     where = f"{file.name} ({projects_in(file.name)[0]} on {file.index})" if file.index else file.name
     hint = "Exclude this version, or report the problem to the owners of the index."
     try:
-        return (
-            _read_local(file, local, listed) if local is not None else _read_remote(file, transport, listed)
-        )
+        if local is None:
+            return _read_remote(file, transport, listed)
+        with local.open("rb") as content:
+            is_wheel = file.name.endswith(".whl")
+            return (
+                from_wheel(Path(file.name), content) if is_wheel else from_sdist(file.name, content, listed)
+            )
     except (DamagedError, ValueError, LookupError, RecursionError) as error:
         raise SourceError(f"The metadata of {where} cannot be used: {error}.", hint=hint) from error
     except RequestError as error:
@@ -72,13 +76,6 @@ def read(file: File, local: Path | None, transport: Transport, *, listed: str = 
     except OSError as error:
         msg = f"The metadata of {where} cannot be read: {error}."
         raise EnvironmentLacksError(msg, hint="Check the free space and the permissions.") from None
-
-
-def _read_local(file: File, path: Path, listed: str) -> Metadata | None:
-    with path.open("rb") as content:
-        if file.name.endswith(".whl"):
-            return from_wheel(Path(file.name), content)
-        return from_sdist(file.name, content, listed)
 
 
 def _read_remote(file: File, transport: Transport, listed: str) -> Metadata | None:

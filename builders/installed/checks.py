@@ -39,7 +39,6 @@ from resolver.versions import join_words, minor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from builders.audit.contents import Contents
     from builders.findings import Severity
     from builders.installed.reading import Installed, RocmCopy
     from resolver.consequences.questions import Side
@@ -225,7 +224,10 @@ def check_content(installed: Installed, side: Side) -> Iterator[Finding]:
             for finding, path in zip(installed.problems, unread, strict=True)
             if any(path == f"{site}/{info.filename}" for info in contents.members)
         ]
-        inits = _inits(installed, site, contents)
+        tops = sorted({info.filename.partition("/")[0] for info in contents.members})
+        inits = [
+            init for top in tops if (init := installed.texts.get(f"{site}/{top}/__init__.py")) is not None
+        ]
         knows_torch = installed.torch is not None and installed.torch.exports is not None
         content = content_of_installed(contents, inits, problems, knows_torch=knows_torch)
         judgement = judged(content, target.gfx, rocm) if content else None
@@ -250,13 +252,6 @@ def check_content(installed: Installed, side: Side) -> Iterator[Finding]:
         text = f"{len(open_)} of {count} compiled packages could not be judged: {listed}."
         counts = {"count": len(open_), "compiled": count}
         yield Finding("verify-contents-not-judged", "warning", text, "", counts)
-
-
-def _inits(installed: Installed, site: str, contents: Contents) -> Iterator[bytes]:
-    tops = {info.filename.partition("/")[0] for info in contents.members}
-    for top in sorted(tops):
-        if (source := installed.texts.get(f"{site}/{top}/__init__.py")) is not None:
-            yield source
 
 
 def check_copies(installed: Installed, _: Side) -> Iterator[Finding]:
@@ -512,7 +507,9 @@ def known_bad_findings(versions: Mapping[str, str], side: Side) -> Iterator[Find
 
 def check_driver(installed: Installed, side: Side) -> Iterator[Finding]:
     """Report whether the kernel driver of the site supports the ROCm that is in use."""
-    yield from driver_findings(_rocm_in_use(installed), side)
+    copies = {copy.version for copy in installed.rocm}
+    only = copies.pop() if len(copies) == 1 else ""
+    yield from driver_findings(installed.torch.rocm if installed.torch else only, side)
 
 
 def driver_findings(rocm: str, side: Side) -> Iterator[Finding]:
@@ -554,14 +551,6 @@ def driver_findings(rocm: str, side: Side) -> Iterator[Finding]:
         what = "supported" if change.state == "supported" else what
         text = f"From kernel driver {change.driver} on, ROCm {rocm} is {what}{f': {why}' if why else ''}"
         yield Finding("driver-next", "info", text, "", {"driver": change.driver, "state": change.state})
-
-
-def _rocm_in_use(installed: Installed) -> str:
-    """Return the ROCm of torch, else the only one that the files have; empty if not known."""
-    if installed.torch:
-        return installed.torch.rocm
-    versions = {copy.version for copy in installed.rocm}
-    return versions.pop() if len(versions) == 1 else ""
 
 
 CHECKS: tuple[Check, ...] = (

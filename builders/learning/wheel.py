@@ -356,7 +356,11 @@ class _Reading:
         if not code and any(info.filename.endswith(".kpack") for info in self._contents.members):
             self._remark("its GPU code is in .kpack files, which are not read.")
         yield from self._rocm()
-        own = {path: names for path, names in code.items() if not self._is_rocm_library(path)}
+        own = {
+            path: names
+            for path, names in code.items()
+            if not matches_any(PurePosixPath(path).name, ROCM_LIBRARIES)
+        }
         if not own:
             if any(item.has_cuda_code for item in self._contents.objects):
                 self._remark("it contains code for NVIDIA's GPUs, but none for AMD's.")
@@ -372,10 +376,6 @@ class _Reading:
         if len(every) > len(common):
             note = f"GPU architectures that all of {_shortened(list(own))} have; some also have others."
         yield self._requires("gfx", common, note)
-
-    @staticmethod
-    def _is_rocm_library(path: str) -> bool:
-        return matches_any(PurePosixPath(path).name, ROCM_LIBRARIES)
 
     def _lines_of_names(self) -> dict[tuple[str, ...], dict[str, str]]:
         """Return, for bitsandbytes, the architectures of its libraries and the ROCm line of each.

@@ -9,6 +9,7 @@ import configparser
 import os
 import re
 import sys
+from collections import Counter
 from glob import iglob
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -84,7 +85,7 @@ def learn_source(top: Path) -> SourceFacts:
     scripts = _read_scripts(top, document)
     cmake, of_cmake = _read_cmake(top, scripts, document)
     build = "\n".join(_COMMENT.sub("", _read(top / name)) for name in (*_paths(scripts), *cmake.files))
-    files = _count_files(top)
+    files = Counter(path.suffix for path in _all_files(top) if path.suffix in KERNELS | HOST_CODE)
     extensions = (*_in_packages(scripts), *_in_pyproject(document))
     variables = [variable for script in scripts for variable in script.variables] + of_cmake
     if any(name.endswith("CUDAExtension") for script in scripts for name in script.names):
@@ -119,7 +120,7 @@ def learn_source(top: Path) -> SourceFacts:
         architectures=_distinct(row for row in variables if ARCHITECTURES.search(row.name)),
         flags=_distinct(row for row in variables if not ARCHITECTURES.search(row.name)),
         sets=tuple(dict.fromkeys(name for script in scripts for name in script.sets)),
-        files=files,
+        files=dict(sorted(files.items())),
         missing=_missing(top, extensions),
         submodules=_submodules(top),
         mentions_hip=_mentions_hip(top),
@@ -485,14 +486,6 @@ def _own_files(top: Path, largest: int = _LARGEST) -> Iterator[Path]:
     for path in _all_files(top):
         if not _NOT_OWN.intersection(path.relative_to(top).parts) and path.stat().st_size <= largest:
             yield path
-
-
-def _count_files(top: Path) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for path in _all_files(top):
-        if path.suffix in KERNELS | HOST_CODE:
-            counts[path.suffix] = counts.get(path.suffix, 0) + 1
-    return dict(sorted(counts.items()))
 
 
 def _mentions_hip(top: Path) -> bool:

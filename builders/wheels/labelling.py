@@ -214,9 +214,11 @@ class _Relabelling:
         return Labelled(target, self._wheel.version.local or "", self._changes, tuple(self._notes))
 
     def _new_members(self) -> dict[str, NewMember]:
+        build = [] if self._labels.build_number is None else [str(self._labels.build_number)]
+        tags = {"Build": build, "Tag": self._tags}
         texts = {
             f"{self._info}/METADATA": self._metadata(),
-            f"{self._info}/WHEEL": self._wheel_file(),
+            f"{self._info}/WHEEL": edit_headers(self._wheel.text("WHEEL"), tags),
             **{f"{self._info}/sboms/{name}": data for name, data in self._labels.sboms.items()},
         }
         members = {name: NewMember(len(data), [data]) for name, data in texts.items()}
@@ -260,11 +262,6 @@ class _Relabelling:
         if len(pinned) > len(old) and format_version < _FIRST_WITH_REQUIRES:
             changes["Metadata-Version"] = [_FIRST_WITH_REQUIRES]
         return edit_headers(text, changes)
-
-    def _wheel_file(self) -> bytes:
-        number = self._labels.build_number
-        build = [] if number is None else [str(number)]
-        return edit_headers(self._wheel.text("WHEEL"), {"Build": build, "Tag": self._tags})
 
 
 def _headers(text: bytes) -> dict[str, list[str]]:

@@ -72,7 +72,7 @@ def _text(builds: Sequence[TaskState], logs: Path, screen: Screen) -> str:
             "-" if build.seconds is None else duration(build.seconds),
             "-" if build.memory_gib is None else f"{build.memory_gib:g}",
             str(build.cores or "-"),
-            _hits(build),
+            "-" if (hits := build.cache_hits) is None else f"{hits}/{hits + (build.cache_misses or 0)}",
             build.log.rpartition("/")[2] if build.log else "-",
             build.why or "the first build",
         ]
@@ -84,10 +84,3 @@ def _text(builds: Sequence[TaskState], logs: Path, screen: Screen) -> str:
     answer = f"{counted(len(builds), 'build')}: {states}"
     lines = [screen.styled("bold", answer), "", screen.table(rows, head, indent=""), ""]
     return "\n".join([*lines, *map(screen.wrapped, errors), f"Logs: {logs}"])
-
-
-def _hits(build: TaskState) -> str:
-    """Return how many of the compiled files came from the compiler cache."""
-    if build.cache_hits is None:
-        return "-"
-    return f"{build.cache_hits}/{build.cache_hits + (build.cache_misses or 0)}"

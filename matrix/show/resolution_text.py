@@ -148,7 +148,7 @@ def _groups(
         elif pick.kind == "platform":
             groups["on"] += [text] if pick.name in named else []
         elif pick.name not in others:
-            groups.setdefault(_kind(pick).removeprefix("to "), []).append(text)
+            groups.setdefault(_kind(pick), []).append(text)
     if others:
         groups.setdefault("download", []).append(f"{counted(len(others), 'other package')} (-v lists them)")
     return [[("bold", name), ", ".join(texts)] for name, texts in groups.items() if texts]
@@ -157,7 +157,7 @@ def _groups(
 def answer_of(resolution: Resolution, times: Mapping[str, Resources], present: Collection[str]) -> str:
     """Return a resolution in one line: the number of packages, their origins, and the time of the builds."""
     target, picks = resolution.target, resolution.distributions
-    kinds = ["in the index" if pick.name in present else _kind(pick) for pick in picks]
+    kinds = ["index" if pick.name in present else _kind(pick) for pick in picks]
     parts = []
     if number := kinds.count("build"):
         expected = [time for name, time in times.items() if name not in present]
@@ -166,8 +166,8 @@ def answer_of(resolution: Resolution, times: Mapping[str, Resources], present: C
             parts[-1] += f", untried: {shortened(untried)}"
         if unread := [pick.name for pick in picks if pick.lacks_recipe]:
             parts[-1] += f", without a recipe: {shortened(unread)}"
-    others = ("in the index", "to download", "preinstalled")
-    parts += [f"{number} {what}" for what in others if (number := kinds.count(what))]
+    others = {"index": "in the index", "download": "to download", "preinstalled": "preinstalled"}
+    parts += [f"{number} {what}" for kind, what in others.items() if (number := kinds.count(kind))]
     unasked = f"incomplete: {counted(len(resolution.incomplete), 'source')}" if resolution.incomplete else ""
     incomplete = "incomplete: not everything is locked" if resolution.left_open else unasked
     shown = f" ({incomplete})" if incomplete else ""
@@ -180,7 +180,7 @@ def _site(target: Target) -> str:
 
 
 def _kind(pick: Distribution) -> str:
-    return {"build": "build", "preinstalled": "preinstalled"}.get(pick.origin, "to download")
+    return pick.origin if pick.origin in {"build", "preinstalled"} else "download"
 
 
 _TITLES = {"rocm": "ROCm", "python": "Python", "kernel-driver": "driver"}

@@ -105,7 +105,9 @@ class Answer(Part):
                     )
                 known.extras = metadata.extras
                 known.is_built = metadata.dynamic and name not in picks
-            known.facts += self._stated_facts(name, picks)
+            for row in self._stated_rows(name, picks):
+                allowed = [f"{row.on}{text}" for text in row.versions + beyond_bounds(row)]
+                known.facts.append((f"{name} requires {row.on}", allowed))
             if pick := picks.get(name):
                 known.facts += self._facts_of_pick(pick)
                 known.version = metadata.version if metadata is not None else ""
@@ -124,13 +126,6 @@ class Answer(Part):
             return self.index.requirements(files, candidate)
         except (EnvironmentLacksError, SourceError):
             return None
-
-    def _stated_facts(self, name: str, picks: Mapping[str, Pick]) -> Iterator[tuple[str, list[str]]]:
-        for row in self._stated_rows(name, picks):
-            yield (
-                f"{name} requires {row.on}",
-                [f"{row.on}{text}" for text in row.versions + beyond_bounds(row)],
-            )
 
     def _stated_rows(self, name: str, picks: Mapping[str, Pick]) -> Iterator[Requires]:
         """Yield the catalog's rows about a distribution if one of both ends is a project of an index."""

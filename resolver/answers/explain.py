@@ -66,7 +66,7 @@ class LinkGroup(msgspec.Struct, frozen=True, eq=False):
             return CoreItem(first.predicate, "request", first.source, about=(about,))
         versions = dict[str, list[str]]()
         for link in self.links:
-            versions.setdefault(link.predicate, []).extend(link.version.split(", "))
+            versions.setdefault(link.predicate, []).extend((link.version, *link.others))
         parts, statements = [], []
         for predicate, stating in versions.items():
             ordered = newest_first(dict.fromkeys(stating))

@@ -99,7 +99,10 @@ def resolution_of(
     advice = advice_for(catalog, request)
     picks = [_advised_pick(pick, advice[pick.name]) if pick.name in advice else pick for pick in picks]
     window = window_of(catalog, request)
-    notes = [*notes, *_torch_from_source(picks)]
+    notes = [*notes]
+    for torch in (pick for pick in picks if pick.name == "torch" and pick.origin == "build"):
+        text = f"No published wheel of torch fits this request, so {torch} is compiled from source."
+        notes.append(Notice("torch-from-source", "torch", text))
     if problem.default_images and image is None and "rocm" in versions:
         text = f"No base image that {request.target.site} lists fits this request, so none is used."
         notes.append(Notice("no-image-fits", "base-image", text))
@@ -280,13 +283,6 @@ def _not_known(catalog: Catalog, target: Target, candidate: Candidate) -> Iterat
         if on in expected - known:
             text = f"Not known: which {what} {candidate} works with; the catalog has no fact about it."
             yield Notice("fact-missing", candidate.name, text)
-
-
-def _torch_from_source(picks: Sequence[Distribution]) -> Iterator[Notice]:
-    torch = next((pick for pick in picks if pick.name == "torch" and pick.origin == "build"), None)
-    if torch:
-        text = f"No published wheel of torch fits this request, so {torch} is compiled from source."
-        yield Notice("torch-from-source", "torch", text)
 
 
 def _with_origin(pick: Distribution, catalog: Catalog, request: Request, image: Image | None) -> Distribution:

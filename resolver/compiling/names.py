@@ -167,13 +167,10 @@ def _for_rocm(catalog: Catalog, name: str) -> Replaces | None:
 
 def named_by(stated: Requirement, row: Replaces) -> list[Requirement]:
     """Return the requirements on the builds for ROCm that take the place of a requirement."""
-    versions = ",".join(map(_with_builds, stated.specifier or ()))
+    clauses = stated.specifier or ()
+    versions = ",".join(f"{one.operator}{one.version}{'.*' if _is_exact(one) else ''}" for one in clauses)
     marker = f" ; {stated.marker}" if stated.marker else ""
     return [parse_requirement(f"{name}{versions}{marker}") for name in row.by]
-
-
-def _with_builds(clause: SpecifierClause) -> str:
-    return f"{clause.operator}{clause.version}{'.*' if _is_exact(clause) else ''}"
 
 
 def _is_exact(clause: SpecifierClause) -> bool:

@@ -245,7 +245,7 @@ class Link(msgspec.Struct, frozen=True, gc=False):
     object: str
     """Name of the other distribution; empty if the statement is about the release alone."""
     version: str
-    """The releases, as versions or a specifier; empty if the statement is about every release."""
+    """The release, or releases as a specifier; empty if the statement is about every release."""
     predicate: str
     """The statement, such as ``requires torch<2.2``; empty if it always holds and is never reported."""
     source: str
@@ -253,6 +253,8 @@ class Link(msgspec.Struct, frozen=True, gc=False):
     """The requirement of the request that it is."""
     for_cuda: str = ""
     """The distribution for CUDA that the releases require."""
+    others: tuple[str, ...] = ()
+    """More releases of which the same is true."""
     lacks: str = ""
     """The extra that the releases do not provide, although another one does."""
 

@@ -362,7 +362,7 @@ class Projects(Part):
         self, choices: Choices, excluded: Sequence[int], exclusion: Exclusion, *, is_strict: bool
     ) -> None:
         """Add an exclusion of releases, which may be lifted for some patch releases if it is strict."""
-        versions = ", ".join(choices.release(bit).version for bit in excluded)
+        first, *others = [choices.release(bit).version for bit in excluded]
         source = self.index.url(choices.name) or self.index.indexes.urls[0]
         terms = {choices.number: sum(1 << bit for bit in excluded)}
         if exclusion.python != EVERYWHERE:
@@ -373,7 +373,8 @@ class Projects(Part):
             if self._lenient < 0:
                 self._lenient = self.world.add_selector(_FIRST)
             terms[self._lenient] = STRICT
-        self.search.add(terms, Link(choices.name, "", versions, exclusion.text, source))
+        link = Link(choices.name, "", first, exclusion.text, source, others=tuple(others))
+        self.search.add(terms, link)
 
     def _with_wheel_nearby(self, choices: Choices, left: int, mask: int) -> int:
         """Return a release with a wheel that is little older than an sdist; else the sdist."""
