@@ -32,6 +32,9 @@ FIRST_INDEX = "first-index"
 """The strategy of uv and pixi for a project that several indexes have, if none is stated."""
 ON_TORCH_INDEX = {*TORCH_FAMILY, *TRITON_NAMES}
 """What PyTorch's indexes have, among much else."""
+_LIKE_A_REQUIREMENT = re.compile(r"-|[\w.\[\],-]+\s*[=<>~!^]")
+_MANY = 5
+"""So many lines that are nothing like a requirement, and twice as many as others, are another text."""
 _MOST_NESTED = 50
 _MOST_LINES = 100_000
 OPTIONS = {".txt": "-r", ".in": "-r", ".yml": "--env", ".yaml": "--env", ".toml": "--project"}
@@ -277,9 +280,15 @@ def recognises(_: str, __: str) -> bool:
 
 
 def read(text: str, name: str) -> Reading:
-    """Read what pip installs from a requirements or constraints file."""
+    """Read what pip installs from a requirements or constraints file; raise `UsageError` for other texts."""
     reading = Reading(kind="requirements", name=name, text=text, lines=lines_of(text))
     add_lines(reading)
+    other = [one for one in reading.unread if one.matters and not _LIKE_A_REQUIREMENT.match(one.text)]
+    if len(other) >= _MANY and len(other) > 2 * len(reading.items):
+        first = f"{name}:{other[0].line}: {other[0].text!r}"
+        msg = f"{first} and {len(other) - 1} other lines are no requirements."
+        hint = "Name a file of pip, conda, uv, pixi or poetry, or what `pip freeze` prints."
+        raise UsageError(msg, hint=hint)
     return reading
 
 

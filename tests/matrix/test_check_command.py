@@ -36,6 +36,19 @@ BAD = [
     ("list.txt", b"\x7fELF\0\0", "list.txt", "binary"),
     ("list.txt", b"# \xff\n", "list.txt:1", "Save it as UTF-8."),
     ("Pipfile", b'[packages]\ntransformers = "*"\n', "Pipfile", "`pip freeze`"),
+    ("plain.py", b"import torch\n", "plain.py", "`pip freeze`"),
+    (
+        "guide.md",
+        b"# Install\nFirst load the modules:\n* cotainr\nThen, run the job.\nWait for it.\nBe patient.\n",
+        "guide.md:2",
+        "4 other lines",
+    ),
+    (
+        "rocminfo.txt",
+        b"ROCk module is loaded\n=====\nHSA Agents\n=====\n  Name:  gfx90a\n",
+        "rocminfo.txt:1",
+        "4 other lines",
+    ),
     ("setup.py", b"from setuptools import setup\nsetup()\n", "setup.py", "`pip freeze`"),
 ]
 
