@@ -13,13 +13,14 @@ keeps its answers. Importing it takes longer than the rest of the confirmation.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 import packaging
 import resolvelib
+from resolvelib.resolvers import Resolution
 
 from resolver.environment import Environment
 from resolver.errors import InternalError
@@ -37,15 +38,15 @@ if TYPE_CHECKING:
     from resolver.answers.answer import Recorded
     from resolver.indexes import PackageIndexes
     from resolver.model import Requirement as Requested
-    from resolver.model import Resolution
+    from resolver.model import Resolution as Lock
 
 
 _EXTRA, _OR = re.compile(r"""\bextra\s*==\s*["']\w"""), re.compile(r"\bor\b")
 _OF_EXTRA = re.compile(r"""[^;@]*; extra == ["'][\w.-]+["']""")
 """A requirement that does not apply without an extra: so are most, and evaluating them takes longest."""
-_AT_A_TIME = 4
+_AT_A_TIME = 3
 """Requirements that resolvelib resolves together."""
-_MOST_SAID = 50_000
+_MOST_SAID = 5_000
 """Answers of `packaging` that are kept; a resolution of 200 distributions needs 1,000."""
 _REQUEST = ""
 """In place of the name of a distribution: the request."""
@@ -143,7 +144,7 @@ class _Packaging:
 
 
 def confirm(
-    lock: Resolution,
+    lock: Lock,
     recorded: Mapping[str, Recorded],
     closed: Collection[str],
     indexes: PackageIndexes | None = None,
@@ -165,8 +166,9 @@ def confirm(
     else:
         superfluous = sorted(
             pick.name
-            for pick in lock.distributions
-            if pick.name not in reached
+            for pick in lock.picks
+            if pick.kind == "distribution"
+            and pick.name not in reached
             and pick.origin != "preinstalled"  # it is there without being required
         )
         if superfluous:
@@ -184,27 +186,14 @@ def confirm(
 
 def _reached(provider: _LockProvider) -> set[str]:
     """Return everything that the request, or what it keeps, requires directly or indirectly."""
-    # resolvelib takes quadratic time in the number of requirements. So it resolves a few of them at a time,
-    # beginning with the distributions that state them. As the lock has one candidate for each name, this
-    # accepts the same locks as one resolution of everything.
-    reached = set(provider.kept)
-    left = [_REQUEST, *provider.kept]
-    stated: list[tuple[str, _Need]] = []
-    while left or stated:
-        while left and len(stated) < _AT_A_TIME:
-            key = left.pop()
-            stated += [(key, need) for need in provider.needs_of(key)]
-        # What `packaging` finds met by a distribution that was reached before changes nothing.
-        new = [(key, need) for key, need in stated if not (need.is_met and need.key in reached)]
-        provider.dependencies = {}
-        for key, need in new[:_AT_A_TIME]:
-            provider.dependencies.setdefault(key, []).append(need)
-        stated = new[_AT_A_TIME:]
-        roots = [_Need(key, key, is_met=True) for key in provider.dependencies]
-        resolver = resolvelib.Resolver(provider, resolvelib.BaseReporter())
-        found = resolver.resolve(roots, max_rounds=3 * _AT_A_TIME).mapping
-        left += found.keys() - reached - provider.dependencies.keys()
-        reached |= found.keys()
+    # resolvelib takes quadratic time in the number of requirements. So it follows a few of them, and the
+    # provider postpones the others, with which the next resolution begins. As the lock has one candidate for
+    # each name, this accepts the same locks as one resolution of everything.
+    reached: set[str] = set()
+    while root := provider.root():
+        # Not by a `Resolver`, which also makes a graph of the result.
+        resolution = Resolution(provider, resolvelib.BaseReporter())
+        reached |= resolution.resolve([root], max_rounds=3 * _AT_A_TIME).mapping.keys()
     return reached
 
 
@@ -213,13 +202,20 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
 
     def __init__(
         self,
-        lock: Resolution,
+        lock: Lock,
         recorded: Mapping[str, Recorded],
         closed: Collection[str],
         said: _Packaging,
     ) -> None:
-        self.dependencies: dict[str, list[_Need]] = {}
-        """The requirements of a candidate that are resolved now."""
+        # What is preinstalled stays, whether or not anything requires it.
+        kept = (pick.name for pick in lock.distributions if pick.origin == "preinstalled")
+        self._postponed = [_Need(key, key, is_met=True) for key in (_REQUEST, *kept)]
+        """The requirements that are not resolved yet."""
+        self._following: dict[str, list[_Need]] = {}
+        """The requirements of each candidate that are resolved now, and `_found`: the names so far."""
+        self._found: set[str] = set()
+        self._left = 0
+        """How many more requirements are resolved now."""
         self.violated: list[str] = []
         """The requirements on the first name that the lock does not have in an allowed version."""
         self._request = lock.request
@@ -227,8 +223,6 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
         self._closed = closed
         self._packaging = said
         self._is_left_open = bool(lock.left_open)
-        self.kept = [pick.name for pick in lock.distributions if pick.origin == "preinstalled"]
-        """What stays whether or not anything requires it."""
         platform = {pick.name: pick for pick in lock.picks}
         self._picks = platform | {pick.name: pick for pick in lock.distributions}  # ROCm can be both
         self.chosen = {name: pick.version for name, pick in self._picks.items()}
@@ -263,19 +257,44 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
         identifier: str,
         requirements: Mapping[str, Iterator[_Need]],
         incompatibilities: Mapping[str, Iterator[str]],
-    ) -> Iterable[str]:
+    ) -> Callable[[], Iterator[str]]:
         unmet = {
             need.text for need in requirements[identifier] if identifier not in self.chosen or not need.is_met
         }
         # resolvelib goes back and then blames the last choice that is left, so the first reason is kept
         self.violated = self.violated or sorted(unmet)
-        return [] if unmet or identifier in incompatibilities[identifier] else [identifier]
+        found = [] if unmet or identifier in incompatibilities[identifier] else [identifier]
+        return found.__iter__  # resolvelib would ask `typing` whether a list is a sequence
 
     def is_satisfied_by(self, requirement: _Need, candidate: str) -> bool:  # noqa: ARG002
         return requirement.is_met
 
     def get_dependencies(self, candidate: str) -> Sequence[_Need]:
-        return self.dependencies.get(candidate, ())
+        if candidate not in self._following:
+            self._following[candidate] = self._first(self.needs_of(candidate))
+        return self._following[candidate]
+
+    def root(self) -> _Need | None:
+        """Return the requirement with which the next resolution begins; None if all are resolved."""
+        self._following, self._left = {}, _AT_A_TIME
+        roots: list[_Need] = []
+        while self._postponed and not roots:
+            roots = self._first([self._postponed.pop()])
+        return roots[0] if roots else None
+
+    def _first(self, needs: Iterable[_Need]) -> list[_Need]:
+        """Return the requirements to resolve now, and postpone those for which this is too large."""
+        first: list[_Need] = []
+        for need in needs:
+            if need.is_met and need.key in self._found:
+                continue  # what `packaging` finds met by a distribution that was found changes nothing
+            if self._left:
+                self._left -= 1
+                self._found.add(need.key)
+                first.append(need)
+            else:
+                self._postponed.append(need)
+        return first
 
     def needs_of(self, candidate: str) -> Iterator[_Need]:
         """Yield the requirements of the request, or what was recorded of a distribution or an extra of it."""
@@ -310,14 +329,13 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
     ) -> Iterator[_Need]:
         """Yield what a requirement, or the overrides that replace it, require of the lock."""
         head, marker = split_marker(line)
-        if not extra and _EXTRA.search(marker) and not _OR.search(marker):
+        if marker and not extra and _EXTRA.search(marker) and not _OR.search(marker):
             return  # false without an extra
         if not self._applies(marker, extra) or (extra and self._applies(marker)):
             return  # what applies without the extra is required by the distribution itself
         requirement = self._packaging.parsed(head)
         name = requirement.name
-        is_other = name in self._closed or (is_for_cuda(name) and self._request.target.backend == "rocm")
-        if known and known.is_built and is_other and not extra:
+        if known and known.is_built and not extra and (name in self._closed or self._is_for_cuda(name)):
             return  # the facts of the catalog are about what the recipe builds
         stated = self._overrides.get(name, [requirement])
         if name in TRITON_NAMES and name not in self.chosen:  # that of torch may have another name
@@ -326,12 +344,15 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
         if name not in self.chosen and is_open:
             return  # the lock says so
         for one in stated:
-            text = f"{source} requires {one}"
+            text = f"{source} requires {head if one is requirement else one}"
             if name in TRITON_NAMES and "torch" in self.chosen and self._request.target.backend == "rocm":
                 yield _Need("torch", text, is_met=True)
             yield _Need(name, text, self._allows(name, one.specifier))
             for key in self._extras_of(name, one, is_requested=known is None):
                 yield _Need(key, text, is_met=True)
+
+    def _is_for_cuda(self, name: str) -> bool:
+        return self._request.target.backend == "rocm" and is_for_cuda(name)
 
     def _by_name(self, stated: Sequence[Requested]) -> dict[str, list[_Parsed]]:
         """Return overrides or constraints by name, without those whose marker is false."""
@@ -376,10 +397,10 @@ class _LockProvider(resolvelib.AbstractProvider["_Need", str, str]):
         """Return whether a specifier and the constraints allow the version in the lock."""
         version = self.chosen.get(name, "")
         versions = (version, *self._patches) if name == "python" else (version,)
-        return all(
-            not one or any(self._packaging.allows(one, text) for text in versions)
-            for one in (specifier, *self._limits.get(name, ()))
-        )
+        for one in (specifier, *self._limits.get(name, ())):
+            if one and not any(self._packaging.allows(one, text) for text in versions):
+                return False
+        return True
 
     def _requested_patch(self) -> str:
         """Return the patch release of Python that the request names (``python==3.12.4``), if any."""

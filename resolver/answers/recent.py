@@ -20,6 +20,7 @@ from resolver.facts.schema import PLATFORM
 from resolver.indexes import InstalledFiles
 from resolver.model import Notice
 from resolver.requirements import TORCH_FAMILY
+from resolver.solving.search import is_required
 from resolver.versions import is_version, join_words, satisfies, version_key
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _much_newer(solver: Solver, name: str) -> Assumption | None:
     These are a year or a major version newer, or lack a fault by which the chosen one gives wrong results.
     """
     number = _variable(solver, name)
-    if number < 0:  # nothing requires it on the chosen Python
+    if number < 0 or not is_required(solver.search.domains[number]):  # not on the chosen Python
         return None
     bit = solver.search.domains[number].bit_length() - 1
     days = dict(_days(solver, name, bit))

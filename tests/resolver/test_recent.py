@@ -98,6 +98,14 @@ def test_extra_that_newer_releases_lack_is_named(catalog: Catalog) -> None:
     assert said.endswith("newer, which lack the extra gpu.")
 
 
+def test_what_only_another_python_needs_is_left_out(catalog: Catalog) -> None:
+    releases = {day[:4]: FakeRelease(uploaded=f"{day}T00:00:00Z") for day in ("2016-05-01", "2026-05-01")}
+    indexes = FakeIndexes({"compat": releases, "speech": releases})
+    answer = answered(catalog, "speech compat;python_version<'3.11'", indexes)
+    assert answer.version_of("python") == "3.12"
+    assert [pick.name for pick in answer.distributions] == ["speech"]
+
+
 def test_kept_release_stays(catalog: Catalog) -> None:
     request = ask(catalog, "speech", day=DAY)
     answer = resolve(catalog, request, speech(), keep={"speech": "0.11"})
