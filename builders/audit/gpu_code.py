@@ -241,12 +241,14 @@ class _Section(msgspec.Struct):
         if layout is None or compression is None:
             text = f"a compressed bundle has the unknown version {version} or method {method}"
             return self._skip_bundle("bundle-not-read", text, at)
+        # Version 1 states no length: the next bundle begins where the decompressor stopped.
         *length, promised = _unpack(layout, self.data, at + 8, self.end)
         payload = at + 8 + struct.calcsize(layout) + _HASH
         end = at + (length[0] if length else left)
         if not payload <= end <= self.end:
             msg = f"a compressed bundle has {end - at} bytes, but only {left} are left in its section"
             raise DamagedError(msg)
+        # A few kilobytes can promise any size, so all bundles of a section share one limit.
         compare = promised <= _MOST_COMPARED - self.unpacked
         if not length and not compare:
             text = f"a compressed bundle that does not state its length would unpack to {promised} bytes"
@@ -347,6 +349,7 @@ def _read_table(data: Buffer, base: int, size: int) -> tuple[list[tuple[int, int
         entries.append((offset, length, name))
         at += 24 + letters
     entries.sort()
+    # The entry of the host has no code: it stands for the object around the bundle.
     length = max(at, *(offset + size for offset, size, _ in entries))
     return [entry for entry in entries if not entry[2].startswith("host-")], length
 

@@ -67,6 +67,7 @@ def compile_torch(builder: ProblemBuilder) -> None:
     companions: dict[str, dict[str, list[schema.Torch]]] = {}
     for row, own in exact:
         for name, version in {**own, **_triton_of_some_pythons(row)}.items():
+            # torch brings its triton itself; torchvision and torchaudio count only if something asks for them.
             if name in builder.reachable or name not in PAIRED_WITH_TORCH:
                 companions.setdefault(name, {}).setdefault(version, []).append(row)
     for name in TRITON_NAMES:
@@ -78,6 +79,7 @@ def compile_torch(builder: ProblemBuilder) -> None:
     _relate_torch_to_platform(builder, rows)
     _relate_torch_to_images(builder, rows)
     for name, versions in companions.items():
+        # Who requires whom decides who is the subject: torchvision requires one torch, torch one triton.
         if name in PAIRED_WITH_TORCH:
             clauses = []
             for version, torches_of in versions.items():
@@ -152,6 +154,7 @@ def _relate_torch_to_platform(builder: ProblemBuilder, rows: Iterable[schema.Tor
         if row.rocm:
             line = minor(row.rocm)
             if row.device_extra:
+                # These packages are of this ROCm alone; a system's ROCm fits with all its patch releases.
                 own = version_in([row.rocm])
                 text = f"brings ROCm {row.rocm} as pip packages and is published at {row.index}"
                 clauses["rocm"].append(Clause(this, own, fact(text)))
@@ -396,6 +399,7 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
             )
             for number, row in enumerate(rows)
         ]
+        # A partial list excludes nothing. Its clause is there for those who ask what is known.
         clauses += [
             Clause(
                 subjects[number],
@@ -427,6 +431,7 @@ def beyond_bounds(row: schema.Requires, neighbour: str = "") -> tuple[str, ...]:
 
     These are the versions above its bounds, or all if it was copied from an older release (`neighbour`).
     """
+    # Code for a GPU is there or not, and a library is new enough or not: nobody may leave these at a risk.
     if row.status != "inferred" or row.on in {"gfx", *LIMITS}:
         return ()
     if neighbour and version_key(row.releases.removeprefix("==")) < version_key(neighbour):
@@ -441,6 +446,7 @@ def _up_to_newer(
     """Allow what a test does, but no Python above a documented bound of a newer release."""
     if rows[number].on != "python":
         return test
+    # If even a newer release is documented to end at Python 3.12, an older one does not reach 3.13.
     versions = [[version_key(one.version) for one in variable.chosen(mask(variable))] for mask in subjects]
     bounds = [
         max(min(clause.high for clause in parse_specifier(text)) for text in row.versions)
@@ -610,7 +616,7 @@ class _ReleaseMasks:
         self._of: dict[tuple[str, str], int] = {}
         self._of_variant: dict[str | None, int] = {None: 0}
         self._built = 0
-        for number, candidate in enumerate(variable.candidates, start=1):
+        for number, candidate in enumerate(variable.candidates, start=1):  # bit 0 means absent
             if candidate.release is not None:
                 self._of[candidate.version, candidate.variant] = 1 << number
                 self._built |= 0 if candidate.origin == "published" else 1 << number
