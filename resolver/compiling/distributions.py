@@ -67,7 +67,7 @@ def compile_torch(builder: ProblemBuilder) -> None:
     companions: dict[str, dict[str, list[schema.Torch]]] = {}
     for row, own in exact:
         for name, version in {**own, **_triton_of_some_pythons(row)}.items():
-            # torch brings its triton itself; torchvision and torchaudio count only if something asks for them.
+            # torch brings its triton; torchvision and torchaudio count only if something asks for them.
             if name in builder.reachable or name not in PAIRED_WITH_TORCH:
                 companions.setdefault(name, {}).setdefault(version, []).append(row)
     for name in TRITON_NAMES:
