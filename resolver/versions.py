@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from packaging.version import InvalidVersion, Version
@@ -25,6 +25,9 @@ from resolver.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _LONGEST = 1000  # characters of a specifier; anything longer is a mistake or an attack
 _BARE_VERSION = re.compile(r"[vV]?\d+(\.\d+)*(\.\*|[A-Za-z].*)?(\+.*)?")
@@ -365,6 +368,20 @@ def satisfies(version: str, specifier: str) -> bool:
 def newest_first(versions: Iterable[str]) -> list[str]:
     """Return the versions sorted, newest first."""
     return sorted(versions, key=sort_key, reverse=True)
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key, in their order.
+
+    Examples
+    --------
+    >>> grouped([("a", 1), ("b", 2), ("a", 3)])
+    {'a': [1, 3], 'b': [2]}
+    """
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def join_words(words: Sequence[str], *, most: int = 4, joiner: str = "or") -> str:

@@ -23,6 +23,7 @@ from packaging.utils import canonicalize_name
 from builders.network.urls import without_password
 from resolver.errors import ProvenanceError
 from resolver.texts import escaped
+from resolver.versions import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -316,9 +317,10 @@ def sbom(task: Task, materials: Iterable[Descriptor], *, program: str) -> bytes:
     is in the formulation, so that no scanner mistakes the compiler for a part of the wheel. There is no
     timestamp, and the serial number is derived from the rest: the same inputs must result in the same wheel.
     """
-    by_role: dict[str, list[Descriptor]] = {}
-    for material in sorted(materials, key=lambda material: (material.name, material.uri)):
-        by_role.setdefault(material.role, []).append(material)
+    by_role = grouped(
+        (material.role, material)
+        for material in sorted(materials, key=lambda material: (material.name, material.uri))
+    )
     (source,) = by_role["source"]
     main = _main_component(task, source, by_role.get("patch", []))
     components = [

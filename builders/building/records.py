@@ -30,6 +30,7 @@ from builders.storage.files import write_atomic
 from builders.storage.lease import is_held
 from resolver.errors import ProvenanceError
 from resolver.texts import Digest, Name, VersionText, escaped
+from resolver.versions import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -256,9 +257,7 @@ def build_records(index: Index, names: Sequence[str] = ()) -> list[TaskState]:
     """Return the last build of each key in the order of their starts; `names` limits the packages."""
     attempts = list(_attempts(index))
     projects = names or sorted({*index.projects(), *(build.name for build in attempts)})
-    known: dict[str, list[TaskState]] = {}
-    for build in (*attempts, *_built(index, projects)):
-        known.setdefault(build.name, []).append(build)
+    known = grouped((build.name, build) for build in (*attempts, *_built(index, projects)))
     builds = []
     for project in projects:
         history = _history(known.get(project, ()))

@@ -36,7 +36,7 @@ from builders.index.repository import STATE_DIRECTORIES, Index, record_name, whe
 from builders.storage.files import ABANDONED, TEMPORARY_PREFIX, remove_tree
 from builders.storage.lease import link_exclusively
 from resolver.errors import MatrixError, UsageError, did_you_mean
-from resolver.versions import shorten, version_or_none
+from resolver.versions import grouped, shorten, version_or_none
 
 if TYPE_CHECKING:
     from builders.audit.wheel_audit import WheelAudit
@@ -463,7 +463,4 @@ def _time_published(path: Path, text: str) -> datetime:
 
 
 def _by_project(wheels: Iterable[Path]) -> dict[str, list[Path]]:
-    grouped: dict[str, list[Path]] = {}
-    for path in wheels:
-        grouped.setdefault(path.parent.name, []).append(path)
-    return grouped
+    return grouped((path.parent.name, path) for path in wheels)

@@ -65,6 +65,7 @@ from builders.storage.lease import link_exclusively
 from resolver.errors import MatrixError, NameTakenError
 from resolver.reporter import SILENT, Reporter
 from resolver.texts import escaped
+from resolver.versions import grouped
 
 _CHUNK = 1 << 18  # bytes
 _LARGEST_PAGE = 1 << 28  # bytes; a page with 10,000 wheels has 4 MB
@@ -338,9 +339,9 @@ class Index:
     def published(self, *projects: str) -> Iterator[Published]:
         """Yield the wheels of projects with their provenance; the records are listed once."""
         paths = [path for project in projects for path in self.wheels(project)]
-        records: dict[str, list[str]] = {}
-        for record in self.records({path.name for path in paths}):
-            records.setdefault(wheel_of(record), []).append(record)
+        records = grouped(
+            (wheel_of(record), record) for record in self.records({path.name for path in paths})
+        )
         for path in paths:
             yield Published(path, self._provenance(path, records.get(path.name, ())))
 

@@ -43,7 +43,7 @@ from resolver.facts.schema import Sdist
 from resolver.indexes import File, Metadata, Project
 from resolver.reporter import SILENT
 from resolver.requirements import normalize_name, version_in
-from resolver.versions import built_for, sort_key
+from resolver.versions import built_for, grouped, sort_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -309,11 +309,7 @@ class IndexClient:
         else:
             page = self._cached_page(url, url, "")
             files = page.files(0) if page.exists else ()
-        by_project: dict[str, list[File]] = {}
-        for file in files:
-            for project in pages.projects_in(file.name):
-                by_project.setdefault(project, []).append(file)
-        return by_project
+        return grouped((project, file) for file in files for project in pages.projects_in(file.name))
 
     def _local_page(self, folder: Path, index: str, name: str) -> Page:
         """Read the page of a project in a directory; it is cached until its file changes."""

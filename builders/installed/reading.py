@@ -37,7 +37,7 @@ from builders.wheels.wheel import LARGEST_METADATA, DamagedError
 from resolver.errors import UsageError
 from resolver.requirements import normalize_name
 from resolver.texts import printable
-from resolver.versions import is_version, sort_key
+from resolver.versions import grouped, is_version, sort_key
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
@@ -125,9 +125,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 counts[match[0]] += 1
                 if PurePosixPath(path).parent.name.startswith("torch-"):
                     with_torch.add(match[0])
-        by_place: dict[tuple[str, str], list[str]] = {}
-        for site in sorted(counts):
-            by_place.setdefault(_prefix_and_python(site), []).append(site)
+        by_place = grouped((_prefix_and_python(site), site) for site in sorted(counts))
         seen = [self._seen_from(site, counts, by_place) for site in sorted(counts)]
         return max(
             seen,
@@ -167,16 +165,11 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def _by_folder(self) -> dict[str, list[str]]:
         """The texts in each directory, sorted."""
-        found: dict[str, list[str]] = {}
-        for path in sorted(self.texts):
-            found.setdefault(posixpath.dirname(path), []).append(path)
-        return found
+        return grouped((posixpath.dirname(path), path) for path in sorted(self.texts))
 
     def _infos(self, *ends: str) -> Iterator[tuple[str, str]]:
         """Yield the directories of packages of the Python, with the files of metadata that end so."""
-        by_site: dict[str, list[str]] = {}
-        for folder in sorted(self._by_folder):
-            by_site.setdefault(posixpath.dirname(folder), []).append(folder)
+        by_site = grouped((posixpath.dirname(folder), folder) for folder in sorted(self._by_folder))
         for site in self.sites:
             for folder in by_site.get(site, ()):
                 yield from ((site, path) for path in self._by_folder[folder] if path.endswith(ends))
@@ -427,10 +420,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _by_soname(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        for path, item in self.objects.items():
-            found.setdefault(item.soname, []).append(path)
-        return found
+        return grouped((item.soname, path) for path, item in self.objects.items())
 
     @cached_property
     def rocm(self) -> list[RocmCopy]:

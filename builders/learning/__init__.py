@@ -13,7 +13,7 @@ import msgspec
 
 from resolver.facts import schema
 from resolver.facts.catalog_files import row_types
-from resolver.versions import satisfies
+from resolver.versions import grouped, satisfies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -82,10 +82,8 @@ def new_rows(rows: Iterable[schema.Row], catalog: Catalog) -> tuple[list[schema.
     A bound on a release for which the catalog has another row is left out: two rows would allow every version
     that one of them allows. If the two rows differ, a remark reports the difference.
     """
-    known: dict[tuple[object, ...], list[schema.Row]] = {}
-    for row in catalog.rows():
-        known.setdefault((type(row), row.key()), []).append(row)
-    measured: dict[tuple[object, ...], list[schema.Row]] = {}
+    known = grouped(((type(row), row.key()), row) for row in catalog.rows())
+    measured: dict[tuple[type[schema.Row], tuple[object, ...]], list[schema.Row]] = {}
     remarks = []
     for row in rows:
         other = _other_bound(row, catalog)

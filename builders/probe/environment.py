@@ -26,7 +26,7 @@ from resolver.indexes import Judgement, judged
 from resolver.model import Resolution
 from resolver.requirements import is_for_cuda, normalize_name
 from resolver.texts import printable
-from resolver.versions import join_words, minor, satisfies, sort_key
+from resolver.versions import grouped, join_words, minor, satisfies, sort_key
 
 if TYPE_CHECKING:
     from builders.probe.ask import EnvironmentReply, Probe
@@ -258,10 +258,11 @@ def _device_packages(reply: EnvironmentReply, gfx: Sequence[str]) -> Iterator[Fi
     """Report the code for GPU architectures that is in separate distributions, which are not installed."""
     installed = reply.installed
     for dist in reply.distributions:
-        required: dict[str, list[str]] = {}
-        for line in dist.requires:
-            if match := _OF_DEVICE.match(line):
-                required.setdefault(match["gfx"], []).append(normalize_name(match["name"]))
+        required = grouped(
+            (match["gfx"], normalize_name(match["name"]))
+            for line in dist.requires
+            if (match := _OF_DEVICE.match(line))
+        )
         if dist.name == "rocm" and "rocm-sdk-libraries" not in installed:
             continue  # only the libraries have GPU code
         for target in gfx if required else ():

@@ -25,6 +25,7 @@ from builders.gpu.content import only_raises
 from builders.wheels.wheel import DamagedError
 from resolver.indexes import SourceClass
 from resolver.requirements import required_name
+from resolver.versions import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -109,9 +110,7 @@ def _for_cuda(top: Path, facts: SourceFacts, own: Sequence[Path]) -> str:
 
 def _compiled_for_cuda(top: Path, facts: SourceFacts, own: Sequence[Path]) -> str:
     """Return the extension module that every build compiles, and that needs what HIP lacks; else empty."""
-    headers: dict[str, list[Path]] = {}
-    for path in own:
-        headers.setdefault(path.name, []).append(path)
+    headers = grouped((path.name, path) for path in own)
     for extension in facts.extensions:
         is_translated = extension.kind in {"CUDAExtension", "CppExtension"}
         names, suffix = (_NOT_TRANSLATED, ".cu") if is_translated else (_TOOLKIT, "")

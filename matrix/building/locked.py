@@ -22,6 +22,7 @@ from matrix.input.locking import is_own
 from matrix.show.render import counted
 from resolver.errors import LockError, MatrixError
 from resolver.indexes import File
+from resolver.versions import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -168,10 +169,9 @@ def unnamed_hosts(lock: Resolution, settings: Settings, catalog: Catalog) -> lis
     A host is also named if a cached page of a configured index links to its files.
     """
     named = _hosts(_urls_of_catalog(catalog))
-    files: dict[str, list[tuple[str, File | None]]] = {}
-    for name, url, file in _urls_of_lock(lock):
-        for host in _hosts([url]) - named:
-            files.setdefault(host, []).append((name, file))
+    files = grouped(
+        (host, (name, file)) for name, url, file in _urls_of_lock(lock) for host in _hosts([url]) - named
+    )
     if not files:
         return []
     sources = package_sources(settings.index_url or "", settings.extra_index_url)

@@ -39,7 +39,7 @@ from resolver.errors import MatrixError, UsageError, closest_names, did_you_mean
 from resolver.model import Distribution, Notice
 from resolver.requirements import parse_requirement
 from resolver.texts import html_table, printable
-from resolver.versions import join_words, shorten, sort_key
+from resolver.versions import grouped, join_words, shorten, sort_key
 
 if TYPE_CHECKING:
     import argparse
@@ -262,9 +262,7 @@ def _meaning(context: Context) -> str:
 
 def _refused_items(document: ExplainDocument, *, sources: bool) -> list[tuple[str, int]]:
     """Return the reasons why versions were not chosen, each once, with its versions and their number."""
-    versions: dict[str, list[str]] = {}
-    for each in document.rejected:
-        versions.setdefault(_rejected_text(each, sources=sources), []).append(each.version)
+    versions = grouped((_rejected_text(each, sources=sources), each.version) for each in document.rejected)
     return [(f"  - {join_words(keys, joiner='and')}{reason}", len(keys)) for reason, keys in versions.items()]
 
 

@@ -17,6 +17,7 @@ from matrix.consumers.shared.requirements import (
     wheel_names,
     wheels_text,
 )
+from resolver.versions import grouped
 
 if TYPE_CHECKING:
     from matrix.consumers.shared.installation import Installation, Layout, WrittenFile
@@ -38,10 +39,11 @@ def _emit(installation: Installation, layout: Layout) -> list[WrittenFile]:
 
 
 def _check(installation: Installation, layout: Layout) -> list[Finding]:
-    other: dict[str, list[str]] = {}
-    for title, names in wheel_names(installation).items():
-        if python := missing_python(names):
-            other.setdefault(python, []).append(title)
+    other = grouped(
+        (python, title)
+        for title, names in wheel_names(installation).items()
+        if (python := missing_python(names))
+    )
     findings = newer_glibc(installation, layout)
     for python, titles in other.items():
         message = (

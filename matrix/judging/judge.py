@@ -52,6 +52,7 @@ from resolver.consequences.questions import Side
 from resolver.errors import EnvironmentLacksError, MatrixError, UsageError
 from resolver.indexes import judged
 from resolver.requirements import TRITON_NAMES
+from resolver.versions import grouped
 
 if TYPE_CHECKING:
     import argparse
@@ -286,9 +287,7 @@ def _judge_reading(
 
 def _installed_verdicts(content: Installed, findings: Sequence[Finding]) -> Iterator[JudgedItem]:
     """Yield the verdict about each installed distribution: that of the worst finding about it."""
-    about: dict[str, list[Finding]] = {}
-    for finding in findings:
-        about.setdefault(str(finding.evidence.get("distribution", "")), []).append(finding)
+    about = grouped((str(finding.evidence.get("distribution", "")), finding) for finding in findings)
     for name, version in sorted(content.versions.items()):
         found = about.get(f"{name} {version}", [])
         error = next((finding for finding in found if finding.severity == "error"), None)

@@ -12,6 +12,7 @@ from matrix.maintaining import CatalogUpdate, git_tags, pypi, rocm, sites
 from matrix.show.render import shortened
 from resolver.errors import EnvironmentLacksError, UsageError, did_you_mean
 from resolver.facts.catalog_files import kind_of
+from resolver.versions import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -88,7 +89,5 @@ def leave_own_rows(update: CatalogUpdate, path: Path) -> None:
 
 def by_reason(unreachable: Sequence[tuple[str, str]]) -> list[str]:
     """Return each reason once, with the pages that could not be fetched because of it."""
-    reasons: dict[str, list[str]] = {}
-    for page, reason in unreachable:
-        reasons.setdefault(reason.removesuffix("."), []).append(page)
+    reasons = grouped((reason.removesuffix("."), page) for page, reason in unreachable)
     return [f"{reason} ({shortened(pages, most=_MOST_PAGES)})" for reason, pages in reasons.items()]

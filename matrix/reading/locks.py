@@ -20,6 +20,7 @@ from resolver.errors import UsageError
 from resolver.lock import read_lock
 from resolver.requirements import normalize_name
 from resolver.texts import check_texts, is_url, printable
+from resolver.versions import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -124,9 +125,7 @@ def _installed_by_uv(packages: Sequence[Mapping[str, Any]]) -> set[int]:
     A lock has several packages of one name (forks). Which one counts is in the markers of what requires it;
     of extras that exclude one another, uv writes ``extra == 'extra-7-project-name'`` into them.
     """
-    by_name: dict[str, list[int]] = {}
-    for number, package in enumerate(packages):
-        by_name.setdefault(package["name"], []).append(number)
+    by_name = grouped((package["name"], number) for number, package in enumerate(packages))
     own = [at for at, package in enumerate(packages) if {"virtual", "editable"} & package["source"].keys()]
     if not any(key.endswith("dependencies") for at in own for key in packages[at]):
         return {*range(len(packages))}

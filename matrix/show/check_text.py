@@ -14,7 +14,7 @@ from builders.findings import SEVERITIES, limited
 from matrix.judging.machine import image_text
 from matrix.show.render import STYLES, count_text, counted, findings_text
 from resolver.texts import printable
-from resolver.versions import join_words
+from resolver.versions import grouped, join_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -101,11 +101,10 @@ def _brief(findings: Sequence[Finding], screen: Screen, indent: str) -> Iterator
     ordered = sorted(groups, key=lambda key: SEVERITIES.index(groups[key][0].severity))
     for number, key in enumerate(ordered[:_MOST_IN_BRIEF]):
         severity, id_, fix, text = key
-        places: dict[str, list[str]] = {}
-        for finding in groups[key]:
-            places.setdefault(finding.evidence.get("file", ""), []).append(
-                str(finding.evidence.get("line", ""))
-            )
+        places = grouped(
+            (finding.evidence.get("file", ""), str(finding.evidence.get("line", "")))
+            for finding in groups[key]
+        )
         file, lines = next(iter(places.items()))
         where = f"{file}:{','.join(lines)}: " if file and len(places) == 1 and all(lines) else ""
         start, end = f"{indent}{where}{severity}: ", f" [{id_}]"
@@ -149,10 +148,9 @@ def _changes(judged: Judgement, console: Console, *, brief: bool) -> Iterator[Pa
 
 def _rest(judged: Judgement, console: Console) -> Iterator[Part]:
     """Yield how it was read, and what was not judged or not read."""
-    by_reason: dict[str, list[str]] = {}
-    for item in judged.distributions:
-        if item.verdict == "not-judged":
-            by_reason.setdefault(item.evidence, []).append(item.name)
+    by_reason = grouped(
+        (item.evidence, item.name) for item in judged.distributions if item.verdict == "not-judged"
+    )
     for reason, names in by_reason.items():
         listed = join_words(names, most=10, joiner="and")
         yield console.info, f"\nNot judged, because {reason.rstrip('.')}: {listed}."

@@ -12,7 +12,7 @@ from matrix.show.resolution_text import first_source
 from resolver.compiling.clauses import REQUEST
 from resolver.consequences.questions import ROW
 from resolver.facts.schema import PLATFORM
-from resolver.versions import newest_first, sort_key
+from resolver.versions import grouped, newest_first, sort_key
 
 if TYPE_CHECKING:
     from resolver.consequences.questions import Consequence, RowKey
@@ -50,10 +50,11 @@ def consequences_text(consequences: Sequence[Consequence], *, sources: bool = Fa
     """
     lines: list[str] = []
     for effect, heading in HEADINGS.items():
-        groups: dict[tuple[object, ...], list[Consequence]] = {}
-        for change in sorted(consequences, key=lambda change: [*_NOUNS].index(change.kind)):
-            if change.effect == effect:
-                groups.setdefault(_alike(change), []).append(change)
+        groups = grouped(
+            (_alike(change), change)
+            for change in sorted(consequences, key=lambda change: [*_NOUNS].index(change.kind))
+            if change.effect == effect
+        )
         if groups:
             lines += ["", heading] if lines else [heading]
         for group in groups.values():

@@ -12,6 +12,7 @@ from matrix.show.json_document import ConflictDocument
 from matrix.show.render import PLAIN, SOURCE_KINDS, Cell, Screen, counted, duration, shortened
 from resolver.facts.schema import PLATFORM
 from resolver.model import STATUS_RANK, SUGGESTIONS_STOPPED
+from resolver.versions import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sized
@@ -287,9 +288,7 @@ def facts_text(
     """
     printed = set() if printed is None else printed
     lines: list[str] = []
-    groups: dict[tuple[str, str], list[Fact]] = {}
-    for fact in pick.facts:
-        groups.setdefault((fact.source, fact.file), []).append(fact)
+    groups = grouped(((fact.source, fact.file), fact) for fact in pick.facts)
     for (source, file), facts in groups.items():
         lines += [f"  - {fact.text} [{fact.status}]" for fact in facts]
         notes = [note for note in dict.fromkeys(fact.note for fact in facts) if note and note not in printed]

@@ -17,7 +17,7 @@ from resolver.compiling.clauses import Clause, known_mask, version_in, where
 from resolver.facts.catalog import matches
 from resolver.facts.schema import PLATFORM, Rank
 from resolver.model import Candidate, Fact, Notice
-from resolver.versions import satisfies
+from resolver.versions import grouped, satisfies
 
 if TYPE_CHECKING:
     from resolver.compiling.problem_builder import ProblemBuilder
@@ -52,11 +52,11 @@ def concerning(catalog: Catalog, target: Target) -> list[schema.KnownBad]:
 
 def bad_releases(catalog: Catalog, target: Target) -> dict[str, list[schema.KnownBad]]:
     """Return the rows that exclude releases alone, by the component."""
-    found: dict[str, list[schema.KnownBad]] = {}
-    for row in concerning(catalog, target):
-        if row.excludes and len(row.combination) == 1:
-            found.setdefault(next(iter(row.combination)), []).append(row)
-    return found
+    return grouped(
+        (next(iter(row.combination)), row)
+        for row in concerning(catalog, target)
+        if row.excludes and len(row.combination) == 1
+    )
 
 
 def known_bad_warnings(

@@ -16,7 +16,7 @@ from resolver.providers.installed import (
     installed_versions,
     source_of,
 )
-from resolver.versions import join_words, minor, newest_first
+from resolver.versions import grouped, join_words, minor, newest_first
 
 if TYPE_CHECKING:
     from resolver.compiling.problem_builder import ProblemBuilder
@@ -116,10 +116,7 @@ def _keep_image_content(builder: ProblemBuilder) -> None:
     for name in sorted(installed_names(builder.catalog, builder.request)):
         if not builder.installed(name):
             continue
-        images_of: dict[str, list[schema.Image]] = {}
-        for image in images:
-            if name in image.holds:
-                images_of.setdefault(image.holds[name], []).append(image)
+        images_of = grouped((image.holds[name], image) for image in images if name in image.holds)
         clauses, back = [], []
         for version, rows in images_of.items():
             names = [row.name for row in rows]

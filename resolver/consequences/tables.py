@@ -26,7 +26,7 @@ from resolver.consequences.questions import (
 from resolver.facts import schema
 from resolver.model import CoreItem, Requirement
 from resolver.requirements import PAIRED_WITH_TORCH, normalize_name
-from resolver.versions import join_words, sort_key
+from resolver.versions import grouped, join_words, sort_key
 
 if TYPE_CHECKING:
     from resolver.facts.schema import Recipe, Release
@@ -99,10 +99,11 @@ def with_columns(before: Side, after: Side, names: frozenset[str]) -> tuple[Side
 
 
 def _columns_of(side: Side) -> dict[str, list[Requirement]]:
-    columns: dict[str, list[Requirement]] = {}
-    for requirement in side.request.requirements:
-        if requirement.name not in ROW_COMPONENTS:
-            columns.setdefault(requirement.name, []).append(requirement)
+    columns = grouped(
+        (requirement.name, requirement)
+        for requirement in side.request.requirements
+        if requirement.name not in ROW_COMPONENTS
+    )
     available = available_packages(side.catalog, side.request.target.backend)
     return columns or {name: [Requirement(name, None, name)] for name in available}
 

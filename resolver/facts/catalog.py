@@ -21,7 +21,7 @@ import msgspec
 from resolver.errors import CatalogError, did_you_mean
 from resolver.facts import schema
 from resolver.requirements import PAIRED_WITH_TORCH, exact_requirement, normalize_name, required_name
-from resolver.versions import satisfies
+from resolver.versions import grouped, satisfies
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -176,10 +176,7 @@ def is_elsewhere(release: schema.Release) -> bool:
 
 
 def _by_package(rows: Iterable[_OfPackage]) -> dict[str, list[_OfPackage]]:
-    by_package: dict[str, list[_OfPackage]] = {}
-    for row in rows:
-        by_package.setdefault(row.package, []).append(row)
-    return by_package
+    return grouped((row.package, row) for row in rows)
 
 
 def closed_names(catalog: Catalog, backend: schema.Backend) -> frozenset[str]:

@@ -13,7 +13,7 @@ from resolver.indexes import InstalledFiles, files_of, uploaded_by
 from resolver.providers.catalog import candidate_of
 from resolver.providers.installed import installed_versions
 from resolver.requirements import PAIRED_WITH_TORCH, is_rocm_package
-from resolver.versions import built_for, shorten, sort_key, version_key
+from resolver.versions import built_for, grouped, shorten, sort_key, version_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -255,10 +255,7 @@ def index_of(candidate: Candidate, torch: Candidate | None) -> str:
 
 def by_name(requirements: Iterable[Requirement]) -> dict[str, list[Requirement]]:
     """Return requirements by name."""
-    named: dict[str, list[Requirement]] = {}
-    for requirement in requirements:
-        named.setdefault(requirement.name, []).append(requirement)
-    return named
+    return grouped((requirement.name, requirement) for requirement in requirements)
 
 
 class LabelledProvider:

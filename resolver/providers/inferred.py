@@ -24,6 +24,7 @@ from resolver.requirements import closest_versions, normalize_name
 from resolver.versions import (
     Versions,
     bounds_cross,
+    grouped,
     is_plain,
     newest_first,
     parse_specifier,
@@ -353,10 +354,11 @@ def _with_facts(
             mask |= _mask(masks, row)
         return mask
 
-    requires: dict[tuple[str, str, bool], list[Requires]] = {}
-    for row in catalog.requires_of(name):
-        if row.backend in {None, backend} and not row.variant:
-            requires.setdefault((normalize_name(row.on), row.kind, row.when_present), []).append(row)
+    requires = grouped(
+        ((normalize_name(row.on), row.kind, row.when_present), row)
+        for row in catalog.requires_of(name)
+        if row.backend in {None, backend} and not row.variant
+    )
     copied: list[Requires] = []
     for rows in requires.values():
         mask = covered(rows)

@@ -38,7 +38,7 @@ from matrix.consumers.shared.installation import (
 )
 from matrix.show.render import shortened
 from resolver.errors import UsageError
-from resolver.versions import sort_key
+from resolver.versions import grouped, sort_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -227,10 +227,11 @@ def newest_required(installation: Installation) -> str:
 def newer_glibc(installation: Installation, _: Layout) -> list[Finding]:
     """Report wheels that pip would skip because of the glibc of the machine that uses them."""
     glibc, machine = installation.host_glibc
-    newer: dict[str, list[str]] = {}
-    for title, names in wheel_names(installation).items():
-        if required := too_new_glibc(names, glibc):
-            newer.setdefault(required, []).append(title)
+    newer = grouped(
+        (required, title)
+        for title, names in wheel_names(installation).items()
+        if (required := too_new_glibc(names, glibc))
+    )
     findings = []
     for required, titles in newer.items():
         message = (
