@@ -290,7 +290,7 @@ def decided_first(builder: ProblemBuilder, name: str) -> str:
         builder.add_variable(
             component, ways, rank=lambda way: way.version, last=lambda way: int(way.version == _BEYOND)
         )
-        builder.demand_stated(component, any_candidate, fact.text, fact.source)
+        builder.demand(component, any_candidate, fact.text, fact.source)
     return component
 
 

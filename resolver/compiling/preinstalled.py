@@ -38,16 +38,14 @@ def compile_preinstalled(builder: ProblemBuilder) -> None:
         return
     image = builder.catalog.image.get(builder.target.base_image or "")
     if image and image.python and "python" not in preinstalled.installed:
-        builder.demand_stated("python", version_in(image.python), _python_of(image).text, image.source)
+        builder.demand("python", version_in(image.python), _python_of(image).text, image.source)
     for name, version in sorted(preinstalled.installed.items(), key=lambda pair: (pair[0] == "torch", pair)):
         # torch last: of several reasons for a conflict, the last tends to be reported
         text, source = f"the base image contains {name} {version}", source_of(preinstalled)
         if name in {"python", "rocm"}:
-            builder.demand_stated(
-                name, version_in(_platform(builder, name, version, preinstalled)), text, source
-            )
+            builder.demand(name, version_in(_platform(builder, name, version, preinstalled)), text, source)
         elif builder.installed(name):
-            builder.demand_stated(name, _preinstalled, text, source)
+            builder.demand(name, _preinstalled, text, source)
             if name == "torch" and not any(installed.requires_as for installed in builder.installed(name)):
                 _demand_by_label(builder, version, source)
 
@@ -62,20 +60,20 @@ def _demand_by_label(builder: ProblemBuilder, version: str, source: str) -> None
     torch, match = f"the installed torch {version}", re.match(_LABEL, label)
     if match and match["rocm"]:
         text = f"{torch} is labelled as a build for ROCm {match['rocm']}"
-        builder.demand_stated("backend", version_in(["rocm"]), text, source)
+        builder.demand("backend", version_in(["rocm"]), text, source)
         if builder.target.backend == "rocm":
-            builder.demand_stated("rocm", line_is(match["rocm"]), text, source)
+            builder.demand("rocm", line_is(match["rocm"]), text, source)
     elif match:
         other = "the CPU" if match["other"] == "cpu" else "CUDA"
         backends = ["cpu"] if match["other"] == "cpu" else []
         text = f"{torch} is labelled as a build for {other}"
-        builder.demand_stated("backend", version_in(backends), text, source)
+        builder.demand("backend", version_in(backends), text, source)
     rows = [row for row in builder.catalog.torch.values() if row.version.partition("+")[0] == public]
     pythons = newest_first({python for row in rows for python in row.python})[::-1]
     listed = builder.request.preinstalled is not None and "python" in builder.request.preinstalled.installed
     if pythons and not listed:
         text = f"torch {public} is published for Python {join_words(pythons, most=8, joiner='and')}"
-        builder.demand_stated("python", version_in(pythons), text, source)
+        builder.demand("python", version_in(pythons), text, source)
 
 
 def _python_of(image: schema.Image) -> Fact:
@@ -106,7 +104,7 @@ def _keep_image_content(builder: ProblemBuilder) -> None:
         )
     images, named = inspected_images(builder.catalog, builder.request), builder.target.base_image
     known = any_candidate if named else version_in([row.name for row in images])
-    builder.demand_requested("base-image", known, "you asked to keep the content of the base image")
+    builder.demand("base-image", known, "you asked to keep the content of the base image")
     pythons = [
         Clause(version_in([row.name]), version_in(row.python), _python_of(row))
         for row in images or [row for row in builder.catalog.image.values() if row.name == named]

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property, reduce
 from itertools import islice, product
 from operator import and_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace
 
@@ -261,25 +261,20 @@ class ProblemBuilder:
         )
         return reduce(and_, (table[number] for table in tables), self.variables[target].present)
 
-    def demand_requested(
+    def demand(
         self,
         name: str,
         allowed: Test,
         text: str,
+        source: str = "",
         *,
         optional: bool = False,
         **more: Any,  # noqa: ANN401
     ) -> None:
-        """Add a demand of the request, with other fields of the `Demand`."""
+        """Add a demand with other fields of the `Demand`: of the request, else a fact, which has a source."""
         mask = allowed(self.variables[name]) | (ABSENT if optional else 0)
-        self._demands.append(Demand(self.variables[name], mask, text, "request", REQUEST, **more))
-
-    def demand_stated(
-        self, name: str, allowed: Test, text: str, source: str, *, optional: bool = False
-    ) -> None:
-        """Add a demand of the target: a fact about a site or this machine."""
-        mask = allowed(self.variables[name]) | (ABSENT if optional else 0)
-        self._demands.append(Demand(self.variables[name], mask, text, "fact", source))
+        kind: Literal["request", "fact"] = "fact" if source else "request"
+        self._demands.append(Demand(self.variables[name], mask, text, kind, source or REQUEST, **more))
 
     def forbid(self, name: str, mask: int, fact: Fact, *, installed: bool = True) -> None:
         """Add the demand of a fact that excludes some candidates, installed ones only if `installed`."""

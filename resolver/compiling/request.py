@@ -35,17 +35,17 @@ def compile_request(builder: ProblemBuilder) -> None:
     """Add the demands of the target and of the request."""
     target = builder.target
     text = f"the backend is {target.backend}"
-    builder.demand_requested("backend", version_in([target.backend]), text, of_target=True)
+    builder.demand("backend", version_in([target.backend]), text, of_target=True)
     if target.gfx:
         noun = "GPU architecture is" if len(target.gfx) == 1 else "GPU architectures are"
         text = f"the {noun} {', '.join(target.gfx)}"
-        builder.demand_requested("gfx", version_in([architectures(target)]), text, of_target=True)
+        builder.demand("gfx", version_in([architectures(target)]), text, of_target=True)
     if target.backend == "rocm":
         _demand_driver(builder)
         _demand_images(builder)
     if target.glibc:
         text = f"{THIS_MACHINE} has glibc {target.glibc}"
-        builder.demand_stated("glibc", version_in([target.glibc]), text, THIS_MACHINE)
+        builder.demand("glibc", version_in([target.glibc]), text, THIS_MACHINE)
     if target.python:
         _demand_python_of_machine(builder, target.python)
     for requirement in builder.request.requirements:
@@ -56,7 +56,7 @@ def compile_request(builder: ProblemBuilder) -> None:
     _demand_device_code(builder)
     demand_limits(builder)
     if builder.open_world:
-        builder.demand_requested("python", any_candidate, "distributions need Python", implied=True)
+        builder.demand("python", any_candidate, "distributions need Python", implied=True)
 
 
 def _demand_python_of_machine(builder: ProblemBuilder, python: str) -> None:
@@ -67,7 +67,7 @@ def _demand_python_of_machine(builder: ProblemBuilder, python: str) -> None:
         others = Clause(where(lambda candidate: candidate.version != python), any_candidate, fact)
         builder.relate("python", "base-image", [others], forbids=True)
     else:
-        builder.demand_stated("python", version_in([python]), text, THIS_MACHINE)
+        builder.demand("python", version_in([python]), text, THIS_MACHINE)
 
 
 def demand_limits(builder: ProblemBuilder) -> None:
@@ -87,7 +87,7 @@ def _demand_under_marker(
 ) -> None:
     if not requirement.marker:
         asked = None if optional else requirement
-        builder.demand_requested(requirement.name, allowed, text, optional=optional, requirement=asked)
+        builder.demand(requirement.name, allowed, text, optional=optional, requirement=asked)
     elif applying := _applying_pythons(builder, requirement):
         clause = Clause(version_in(applying), allowed, Fact(text, "documented", REQUEST))
         builder.relate("python", requirement.name, [clause], when_present=optional)
@@ -109,22 +109,22 @@ def _demand_driver(builder: ProblemBuilder) -> None:
     target, window = builder.target, builder.window
     if target.driver:
         text = f"the kernel driver is {target.driver}"
-        builder.demand_requested("kernel-driver", version_in([target.driver]), text, of_target=True)
+        builder.demand("kernel-driver", version_in([target.driver]), text, of_target=True)
     elif window:
         span = f"{window.since} to {window.until}" if window.until else f"since {window.since}"
         text = f"{target.site} has kernel driver {window.driver} on {target.date} ({span})"
-        builder.demand_stated("kernel-driver", version_in([window.driver]), text, window.source)
+        builder.demand("kernel-driver", version_in([window.driver]), text, window.source)
 
 
 def _demand_images(builder: ProblemBuilder) -> None:
     target, catalog = builder.target, builder.catalog
     if target.base_image:
         text = f"the base image is {target.base_image}"
-        builder.demand_requested("base-image", version_in([target.base_image]), text, of_target=True)
+        builder.demand("base-image", version_in([target.base_image]), text, of_target=True)
         return
     if builder.request.use_image == "none":
         text = "you asked for no base image"
-        builder.demand_requested("base-image", no_candidate, text, optional=True, of_target=True)
+        builder.demand("base-image", no_candidate, text, optional=True, of_target=True)
         return
     offered = offered_images(builder)
     releases = newest_first({catalog.image[name].rocm for name in offered} - {""})[::-1]
@@ -135,7 +135,7 @@ def _demand_images(builder: ProblemBuilder) -> None:
     )
     text = f"{target.site} offers {what} on {target.date}"
     source = next(iter(offered.values())).source if offered else REQUEST
-    builder.demand_stated("base-image", version_in(offered), text, source, optional=True)
+    builder.demand("base-image", version_in(offered), text, source, optional=True)
 
 
 def _reject_url(requirement: Requirement) -> None:
@@ -186,7 +186,7 @@ def _demand_device_code(builder: ProblemBuilder) -> None:
     torches = [version for version, row in builder.catalog.torch.items() if row.device_extra]
     if any(all(allows([specifier], version) for specifier in requested) for version in torches):
         text = f"you asked for {devices[0].text}, and so for a torch that installs no code for other GPUs"
-        builder.demand_requested("torch", version_in(torches), text, optional=True)
+        builder.demand("torch", version_in(torches), text, optional=True)
 
 
 def _is_device(extra: str) -> bool:
