@@ -360,7 +360,7 @@ def environment_reply(question: dict[str, Any]) -> dict[str, Any]:
         "executable": sys.executable,
         "distributions": distributions(question["files"]),
         "user_site": user_site(is_image=question["is_image"]),
-        "system_libstdcxx": newest_symbols(system_library("libstdc++.so.6")),
+        "system_libstdcxx": newest_symbols(system_libstdcxx()),
         "system_rocm": system_rocm(),
         "libraries": libraries(question["modules"]),
         "torch": in_child("torch", {"lent": "", "gpus": True})[0],
@@ -513,13 +513,10 @@ def user_site(*, is_image: bool) -> dict[str, Any]:
     }
 
 
-def system_library(name: str) -> str:
-    """Return the path of a library of the system, not of Python's environment."""
-    for folder in SYSTEM_LIBRARIES:
-        path = os.path.join(folder, name)
-        if os.path.exists(path):
-            return os.path.realpath(path)
-    return ""
+def system_libstdcxx() -> str:
+    """Return the path of the system's libstdc++, not that of Python's environment; empty if there is none."""
+    paths = (os.path.join(folder, "libstdc++.so.6") for folder in SYSTEM_LIBRARIES)
+    return next((os.path.realpath(path) for path in paths if os.path.exists(path)), "")
 
 
 def system_rocm() -> str:

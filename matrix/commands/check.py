@@ -205,7 +205,7 @@ def _judged(thing: str, context: Context) -> Judgement:
     needed += _lost(judged, reading, answer) if reading and answer else []
     if needed:
         names = join_words([change.before for change in needed], joiner="and")
-        drops = " ".join(f"--drop {change.before.split()[0]}" for change in needed)
+        drops = " ".join(f"--drop {change.name}" for change in needed)
         msg = f"Nothing was written, because nothing takes the place of {names}."
         raise MatrixError(msg, hint=f"To leave them out: {drops}")
     if answer is not None:

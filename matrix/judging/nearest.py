@@ -95,7 +95,7 @@ def predict(judged: Judgement, reading: Reading, context: Context) -> Resolution
     unlabelled = _unlabelled(answer, kept, reading)
     judged.changes = sorted(
         [*changes, *versions, *unlabelled],
-        key=lambda change: (change.before.split()[0] != "torch", not change.for_cuda),
+        key=lambda change: (change.name != "torch", not change.for_cuda),
     )
     stated |= _of_other_index(reading, expected)
     stated |= dict(_of_unread_page(kept, versions)) if is_unread else {}

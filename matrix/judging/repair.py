@@ -72,6 +72,11 @@ class Change(msgspec.Struct, frozen=True):
     needed: bool = False
     """Whether the environment may need it, and nothing takes its place."""
 
+    @property
+    def name(self) -> str:
+        """The name of what is changed, as ``--drop`` takes it."""
+        return self.before.partition(" ")[0]
+
 
 def replaced(
     catalog: Catalog, wanted: Iterable[Item], drop: Collection[str] = (), backend: str = "rocm"

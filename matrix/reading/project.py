@@ -140,7 +140,7 @@ def _read_standard(
             if key in {"dependencies", "optional-dependencies"}:
                 reason = "the build backend reads it from elsewhere"
                 reading.unread.append(Unread(lines.get(key, 0), f"project.{key}", reason))
-        kept = tuple(_valid(project.dependencies, "project.dependencies", reading, lines))
+        kept = tuple(_valid(project.dependencies, reading, lines))
         project = replace(project, dynamic=(), dependencies=kept)
         document = replace(document, project=project)
     # They come as `packaging` writes them.
@@ -176,13 +176,13 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _valid(texts: Sequence[str], key: str, reading: Reading, lines: _Lines) -> Iterator[str]:
+def _valid(texts: Sequence[str], reading: Reading, lines: _Lines) -> Iterator[str]:
     for text in texts:
         if parse_requirement(text) is not None:
             yield text
             continue
         message = f"{shorten(printable(text))!r} is not a valid requirement."
-        evidence = {"line": lines.get(text, 0), "text": printable(text), "key": key}
+        evidence = {"line": lines.get(text, 0), "text": printable(text), "key": "project.dependencies"}
         fix = "Write a name, or a name and versions: torch>=2.4"
         evidence |= {"corrected": (), "fixable": False}
         reading.findings.append(Finding("not-a-requirement", "error", message, fix, evidence))

@@ -180,7 +180,7 @@ def _unjudged(judged: Judgement, console: Console) -> Iterator[Part]:
 
 def _next(judged: Judgement, console: Console) -> Iterator[Part]:
     """Yield what was written, and what to do next."""
-    needed = " ".join(f"--drop {change.before.split()[0]}" for change in judged.changes if change.needed)
+    needed = " ".join(f"--drop {change.name}" for change in judged.changes if change.needed)
     if needed:
         yield console.info, f"\nTo leave out what nothing replaces: {needed}"
     for path in judged.written:

@@ -35,11 +35,6 @@ class Clause(msgspec.Struct, frozen=True):
     build_only: bool = False
     """Whether the fact applies only to builds, and so not to installed versions."""
 
-    @property
-    def fact(self) -> Fact:
-        """The fact with its text."""
-        return self.text.fact() if isinstance(self.text, Statement) else self.text
-
 
 def where(passes: Callable[[Candidate], object]) -> Test:
     """Return a test that allows the candidates for which a function returns something true."""

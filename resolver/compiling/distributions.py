@@ -318,7 +318,8 @@ def _prefer_inferred_bounds(builder: ProblemBuilder, name: str, on: str, clauses
         component = decided_first(builder, name)
         ways = builder.variables[component].of_versions(WITHIN)
         bad = {name: subjects, component: ways, on: left}
-        fact = facts[subjects.bit_length() - 1].fact
+        said = facts[subjects.bit_length() - 1].text
+        fact = said.fact() if isinstance(said, Statement) else said
         exclude_together(builder, bad, fact, f"{AVOIDED}{name}-{on}-{subjects}")
 
 
