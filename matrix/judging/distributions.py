@@ -39,7 +39,7 @@ CONDA_RUNTIME = {
 """What conda installs for programs of any kind: compilers with their runtime, tools, and pip."""
 _ROCM_LABEL = re.compile(r"rocm(?:(\d+\.\d+)|(\d)(\d)\d?(?![\d.]))")
 """Some projects write ROCm 5.6.1 as ``rocm561``."""
-_TORCH_LABEL = re.compile(r"torch(\d+(?:\.\d+)*)")
+TORCH_LABEL = re.compile(r"torch(\d+(?:\.\d+)*)")
 _GFX_LABEL = re.compile(r"gfx[0-9a-f]+")
 _CUDA_LABEL = re.compile(r"(?:^|[a-z0-9.]*?[0-9.])cu\d{2,3}(?!\d)")
 """A label such as ``cu128``, ``pt21cu121`` (PyG) or ``torch2.4.cu12``, but not ``cpu``."""
@@ -194,7 +194,7 @@ def of_label(
     A label that says nothing about the platform is not judged, unless it is a commit of the catalog.
     """
     means, torch = f"its label {label} means a build for", versions.get("torch", "")
-    gfx, of_torch, rocm = _GFX_LABEL.findall(label), _TORCH_LABEL.search(label), rocm_of(label)
+    gfx, of_torch, rocm = _GFX_LABEL.findall(label), TORCH_LABEL.search(label), rocm_of(label)
     torch_rocm, built_for = _rocm_of_torch(torch, expected.catalog), of_torch[1] if of_torch else torch
     torch_rocm = minor(torch_rocm) if torch_rocm else ""
     rocm = rocm or (torch_rocm if item.name == "torch" else "")

@@ -108,6 +108,12 @@ def judge_thing(
         judged_.platform = _platform(reading)
         urls = [*(args.extra_index_url or []), *_indexes(reading, args.index)]
         context = context.with_options(extra_index_url=urls)
+        if (
+            reading.kind in {"requirements", CONDA}
+            and reading.index_urls
+            and not context.settings.index_strategy
+        ):
+            context = context.with_options(index_strategy="unsafe-best-match")  # all are equal for pip
         if args.fix and reading.text:
             reading = _fix(judged_, reading, expected_of(reading, context, lock))
         with context.console.task("judge"):

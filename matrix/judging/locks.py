@@ -48,7 +48,7 @@ def holding_of_lock(
     picks = (pick for pick in lock.picks if pick.name not in follows and not pick.comes_with_image)
     if is_layer:  # what is over the image; the rest is that of each image
         picks = (pick for pick in lock.distributions if pick.origin != "preinstalled")
-    pins = {pick.name: pick.key for pick in picks}
+    pins = {pick.name: pick.key for pick in picks if not pick.alias_of}  # whose own triton is pinned
     return Holding(
         kind="lock",
         name=str(path),

@@ -17,7 +17,7 @@ from builders.index import Index
 from builders.machine.host import glibc_version, missing_python
 from builders.network.urls import is_of_public_index
 from builders.pyproject import FILE
-from matrix.judging.distributions import RESOLVE, check_rocm, of_label, rocm_of
+from matrix.judging.distributions import RESOLVE, TORCH_LABEL, check_rocm, of_label, rocm_of
 from matrix.judging.target import released_with
 from matrix.reading.items import Item
 from matrix.reading.pip_line import file_version, url_path
@@ -209,7 +209,8 @@ def check_torch(reading: Reading, expected: ExpectedTarget) -> Iterator[Finding]
         yield from _check_label(entry, versions, expected)
         if line.requirement is None or line.location or line.name in expected.pins:
             continue
-        if line.name == "triton" and own_triton not in {"", "triton"}:
+        is_alias = TORCH_LABEL.search(line.local)  # a wheel of ours that only requires torch's triton
+        if line.name == "triton" and own_triton not in {"", "triton"} and not is_alias:
             message = (
                 f"The torch of this file requires {own_triton}. pip installs triton into the same directory, "
                 "and the second of the two overwrites files of the first."

@@ -47,14 +47,17 @@ def requirement_of(item: Item, level: int) -> Requirement:
     """Return the requirement of an item at a level of relaxation, from 0 (as it is) to 4 (any version)."""
     name = f"{item.name}[{','.join(item.extras)}]" if item.extras else item.name
     public, _, _ = item.version.partition("+")
-    numbers = public.split(".")[: _ANY - level]
+    release = version_or_none(public)
+    # A pre-release has no such series of its own: ==0.66b2.* is invalid.
+    numbers = [*map(str, release.release)][: _ANY - level] if release else []
+    epoch = f"{release.epoch}!" if release and release.epoch else ""
     versions = ""
     if item.version and level == _LABEL:
         versions = f"=={item.version}"
     elif public and level == 1:
         versions = f"=={public}"
     elif public and numbers:
-        versions = f"=={'.'.join(numbers)}.*"
+        versions = f"=={epoch}{'.'.join(numbers)}.*"
     elif level < _ANY:
         versions = item.specifier
     return parse_requirement(name + versions + (f" ; {item.marker}" if item.marker else ""))

@@ -163,3 +163,14 @@ def test_build_key_is_that_of_the_requirement(work: Path) -> None:
 
     lock = read_lock(work / "matrix.lock")
     assert key(lock, make_host()) == key(lock, make_host(identity={"runtime": "another"}))
+
+
+@pytest.mark.usefixtures("work")
+def test_check_accepts_the_alias_beside_torch_s_triton(capsys: Capture) -> None:
+    """A lock with an alias, and its files, have two tritons, of which one is empty."""
+    main(["check", "matrix.lock"])
+    assert "the catalog has no triton" not in capsys.readouterr().out
+    Path("alone.txt").write_text(f"torch==2.9.1+rocm6.4\ntriton=={PINNED}\ntriton==3.5.1\n")
+    main(["check", "alone.txt", "--site", "lumi-g", "--offline", "--format", "json"])
+    findings = json.loads(capsys.readouterr().out)["things"][0]["findings"]
+    assert [one["evidence"]["text"] for one in findings if one["id"] == "second-triton"] == ["triton==3.5.1"]

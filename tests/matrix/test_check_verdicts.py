@@ -573,3 +573,22 @@ def test_environment_or_feature_of_pixi_is_chosen_by_name(chosen: list[str], cap
     assert ("without rocm and amd" in thing["how"]) == (not chosen)
     assert main(["check", "pixi.toml", "--extra", "cuda"]) == 3
     assert "has no environment or feature cuda" in capsys.readouterr().err
+
+
+def test_all_indexes_of_a_file_are_equal_for_pip(capsys: Capture) -> None:
+    """A mirror that a file names beside PyPI lacks the newest releases; pip takes them from the other."""
+    releases = {"mirror": ["1.26.4"], "public": ["1.26.4", "2.2.6"]}
+    page = {
+        name: (tiny_index(Path(name).absolute(), {"numpy": [(one, []) for one in own]}) / "simple").as_uri()
+        for name, own in releases.items()
+    }
+    Path("a.txt").write_text(f"--extra-index-url {page['mirror']}\nnumpy==2.2.6\n")
+    Path("a.yml").write_text(
+        "channels: [conda-forge]\ndependencies:\n  - python=3.12\n  - pip=26.*\n  - pip:\n"
+        f"    - --extra-index-url {page['mirror']}\n    - numpy==2.2.6\n"
+    )
+    for name in ("a.txt", "a.yml"):
+        assert main(["check", name, "--site", "lumi-c", "--index-url", page["public"]]) == 0
+    strict = ["check", "a.txt", "--site", "lumi-c", "--index-url", page["public"], "--index-strategy"]
+    assert main([*strict, "first-index"]) == 4
+    capsys.readouterr()

@@ -7,7 +7,10 @@ import random
 from collections.abc import Mapping, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
+from packaging.specifiers import SpecifierSet
 
 from matrix.judging.repair import Change, Nearest, changed_versions, replaced, requirement_of
 from matrix.reading.items import Item
@@ -222,3 +225,23 @@ def test_order_of_the_pins_does_not_decide_what_moves() -> None:
     first, second = (repaired(projects, dict(order)) for order in (pins.items(), reversed(pins.items())))
     assert first[1:] == second[1:]
     assert len(first[2]) == 1
+
+
+NUMBER = st.integers(0, 2030).map(str)
+RELEASE = st.lists(NUMBER, min_size=1, max_size=5).map(".".join)
+VERSION = st.tuples(
+    st.sampled_from(["", "1!"]),
+    RELEASE,
+    st.sampled_from(["", "a1", "b2", "rc0"]),
+    st.sampled_from(["", ".post1"]),
+    st.sampled_from(["", ".dev3"]),
+    st.sampled_from(["", "+rocm6.4", "+git0123abc"]),
+).map("".join)
+
+
+@given(VERSION, st.integers(0, 4))
+def test_each_version_can_be_relaxed(version: str, level: int) -> None:
+    """A pin of 0.66b2 (opentelemetry) became ==0.66b2.*, which is no specifier, and nothing was judged."""
+    requirement = requirement_of(Item(name="some", version=version), level)
+    allowed = SpecifierSet(str(requirement.specifier or ""), prereleases=True)
+    assert allowed.contains(version) or (level > 1 and allowed.contains(version.partition("+")[0]))
