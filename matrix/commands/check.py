@@ -27,7 +27,7 @@ from matrix.consumers.shared.installation import write_files
 from matrix.input.request_file import without_logins
 from matrix.input.settings import REQUEST_FILE
 from matrix.judging.judge import judge_thing, unreadable
-from matrix.judging.nearest import conda_lines, with_conda
+from matrix.judging.nearest import conda_lines
 from matrix.judging.repair import Change
 from matrix.judging.running import ALL_REDUCE_SECONDS, SCRIPT, TIME, submit_job
 from matrix.judging.target import Verdict
@@ -291,8 +291,7 @@ def _write(context: Context, answer: Resolution, stays: list[str]) -> list[Path]
     write_lock(answer, lock)
     write_atomic(request, tomli_w.dumps(settings))
     options = defaults_of(env, "--for", consumer, "-o", str(folder))
-    files, _, _ = env.emit(context.with_options(**options).with_lock(answer))
-    files = [with_conda(file, stays) for file in files]
+    files, _, _ = env.emit(context.with_options(**options).with_lock(answer), by_conda=stays)
     return [request, lock, *write_files(files, folder, named=False)]
 
 

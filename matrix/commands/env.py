@@ -119,9 +119,12 @@ def _is_folder(path: Path) -> bool:
 
 
 def emit(
-    context: Context, our_wheels: Mapping[str, Sequence[Path]] | None = None
+    context: Context, our_wheels: Mapping[str, Sequence[Path]] | None = None, by_conda: Sequence[str] = ()
 ) -> tuple[Sequence[WrittenFile], Installation, Sequence[Finding]]:
-    """Return a consumer's files for a lock, the installation, and notes; `our_wheels` as for `fetch_lock`."""
+    """Return a consumer's files for a lock, the installation, and notes; `our_wheels` as for `fetch_lock`.
+
+    `by_conda` is what conda installs besides Python.
+    """
     args = context.args
     consumer = load_consumer(args.consumer)
     _check_options(args, consumer)
@@ -142,6 +145,7 @@ def emit(
         replacements=replacements_of(context.catalog_of_lock, lock),
         mpi_modules=mpi_modules_of(context.catalog_of_lock, lock),
         problems=problems_of(context.catalog_of_lock, lock),
+        by_conda=by_conda,
         host_glibc=_host_glibc(context) if consumer.runs_on_host else ("", ""),
     )
     if args.wheelhouse:

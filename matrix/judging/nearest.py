@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
@@ -32,7 +31,6 @@ from resolver.versions import is_version, join_words, minor
 
 if TYPE_CHECKING:
     from matrix.command_line.context import Context
-    from matrix.consumers.shared.installation import WrittenFile
     from matrix.judging.target import ExpectedTarget
     from matrix.reading.items import Reading
     from resolver.facts.catalog import Catalog
@@ -468,12 +466,3 @@ def conda_lines(reading: Reading, changes: Sequence[Change]) -> list[str]:
         for item in reading.items
         if item.installer == "conda" and item.name != "pip" and str(item) not in changed
     ]
-
-
-def with_conda(file: WrittenFile, lines: Sequence[str]) -> WrittenFile:
-    """Return a written conda environment file with more dependencies for conda; other files do not change."""
-    start = "dependencies:\n"
-    if not lines or start not in file.text:
-        return file
-    more = "".join(f"  - {json.dumps(line) if ':' in line or '#' in line else line}\n" for line in lines)
-    return replace(file, text=file.text.replace(start, start + more, 1))

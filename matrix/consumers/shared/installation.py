@@ -74,6 +74,8 @@ class Installation(msgspec.Struct, frozen=True, dict=True):
     """Modules of the site whose MPI replaces that of the base image; see `Job.mpi_modules`."""
     replacements: Mapping[str, Mapping[str, str]] = {}
     """Files that are replaced with files of the image after the installation; see `replacements_of`."""
+    by_conda: Sequence[str] = ()
+    """What conda installs besides Python."""
     problems: Sequence[str] = ()
     """Known problems that give wrong results or hang."""
 

@@ -157,6 +157,7 @@ def environment_file(
         "channels:",
         "  - conda-forge",
         "dependencies:",
+        *(f"  - {_scalar(line)}" for line in installation.by_conda),
         f"  - {_scalar(f'python={installation.python}')}",
         f"  - pip={_CONDA_PIP}",
         f"  - {_scalar(f'libstdcxx-ng>={libstdcxx}')}" if libstdcxx else "  - libstdcxx-ng",
