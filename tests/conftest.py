@@ -6,6 +6,7 @@ import functools
 import gc
 import os
 import pickle
+import re
 import signal
 import socketserver
 import stat
@@ -16,13 +17,15 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import IO, Any
+from types import ModuleType, SimpleNamespace
+from typing import IO, Any, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
 from msgspec.structs import replace
 from wheel.wheelfile import WheelFile
 
+from builders.building import compilation
 from builders.containers import runtime, sandbox
 from builders.containers.runtime import HostRuntime, Runtime
 from builders.environments import python as python_environments
@@ -45,7 +48,7 @@ from resolver.versions import minor
 from tests.rig.rig import Rig, the_rig
 
 settings.register_profile(
-    "any machine", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
+    "any machine", deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")  # a busy machine must not fail tests
 
@@ -185,10 +188,30 @@ _ask_system = functools.cache(lambda command: _ask([*command]))
 
 
 def _ask_once(command: list[str]) -> str:
-    """Ask each compiler and Python of the system only once what it is."""
-    is_fixed = command[1:] in (["--version"], ["-show"], ["-c", "print(1)"])
-    is_of_test = os.path.realpath(command[0]).startswith(tempfile.gettempdir())
-    return _ask_system((*command,)) if is_fixed and not is_of_test else _ask(command)
+    """Ask each compiler of the system only once what it is; its only Python is that of the tests."""
+    program = os.path.realpath(command[0])
+    if program.startswith(tempfile.gettempdir()) or command[1:] not in (
+        ["--version"], ["-show"], ["-c", "print(1)"],
+    ):  # fmt: skip
+        return _ask(command)
+    is_other = command[1] == "-c" and program != os.path.realpath(sys.executable)
+    return "" if is_other else _ask_system((*command,))
+
+
+_link_tools = compilation._tools
+_programs = tempfile.TemporaryDirectory(prefix="matrix-programs-")
+
+
+@functools.cache
+def _tools_on(path: str) -> Path:  # noqa: ARG001  what it depends on
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", _programs.name)
+        return _link_tools()
+
+
+def _link_tools_once() -> Path:
+    """Link the programs of the system, of which there are a thousand, only once for each PATH."""
+    return _tools_on(os.environ["PATH"])
 
 
 _run_reaped = process._run_reaped
@@ -223,6 +246,7 @@ _SHORTCUTS: list[tuple[Any, str, Any, Any]] = [
     (recognise, "limited", limited, _read_here),
     (python_environments, "_try", _try_python, _try_once),
     (host, "output_of", _ask, _ask_once),
+    (compilation, "_tools", _link_tools, _link_tools_once),
     (process, "_run_reaped", _run_reaped, _run_alone),
 ]
 """Functions that start processes, and those that most tests have in their place."""
@@ -233,6 +257,14 @@ def no_shortcuts() -> None:
     """Start processes to read files of strangers, ask about this machine and end what programs leave."""
     assert all(getattr(module, name) is usual for module, name, usual, _ in _SHORTCUTS)
 
+
+sys.modules["rfc3987_syntax"] = cast(
+    "ModuleType",
+    SimpleNamespace(
+        is_valid_syntax=lambda _, text: not re.search(r'[\s<>"{}|\\^`]|%(?![0-9A-Fa-f]{2})|#.*#', text)
+    ),
+)
+"""Checks IRIs for jsonschema. The real module builds parsers for a second when it is imported."""
 
 _activate = socketserver.TCPServer.server_activate
 

@@ -54,6 +54,8 @@ class Import(NamedTuple):
 
 def imports(node: ast.AST, *, in_function: bool = False, of_type: bool = False) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            continue
         of_types = of_type or (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING")
         if isinstance(child, ast.Import):
             yield from (Import(alias.name, child.lineno, in_function, of_types) for alias in child.names)

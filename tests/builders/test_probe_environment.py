@@ -7,7 +7,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from datetime import date
 from functools import partial
@@ -51,6 +50,7 @@ from resolver.facts.schema import Recipe, SiteVariable
 from resolver.indexes import File
 from resolver.model import Distribution, Request, Resolution, Target
 from resolver.requirements import parse_requirement
+from tests.support.commands import bare_environment
 from tests.support.errors import has_id
 from tests.support.installed import Tree
 from tests.support.standin_jax import write_jax
@@ -527,8 +527,7 @@ def test_complete_environment_excuses_only_missing_gpu(load: LoadReply, severity
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
     """Return the Python of an environment with a stand-in for torch and an extension that loads libstdc++."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
-    (packages,) = (tmp_path / "env").glob("lib/python3*/site-packages")
+    packages = bare_environment(tmp_path / "env")
     # Stands in for torch: no GPU, no libraries.
     torch = "class version:\n    hip, cuda = '6.4', None\n__version__ = '2.9.1+rocm6.4'\nprint('noise')\n"
     torch += "class cuda:\n    device_count = staticmethod(lambda: 0)\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from builders.probe.payload import MARK, UNSEEN
 from builders.probe.wheel import judge_wheel
 from resolver.errors import MatrixError
 from resolver.facts.schema import Recipe
+from tests.support.commands import bare_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_shortcuts")]
 
@@ -223,8 +223,7 @@ def test_nothing_outlives_the_probe(site: Path) -> None:
 
 
 def test_start_file_of_environment_cannot_answer(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
-    (packages,) = (tmp_path / "env").glob("lib/python3*/site-packages")
+    packages = bare_environment(tmp_path / "env")
     torch = {"version": "2.9.1+rocm6.4", "hip": "6.4"}
     whole = {
         "python": "3.11.7", "executable": "/x", "distributions": [],

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -395,6 +395,7 @@ def test_artifact_without_uri_and_digest_is_rejected() -> None:
         read_statement(document)
 
 
+@settings(max_examples=10)
 @given(
     st.recursive(st.none() | st.text(), lambda values: st.lists(values) | st.dictionaries(st.text(), values))
 )

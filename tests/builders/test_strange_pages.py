@@ -105,8 +105,8 @@ def test_links_around_odd_html_are_read(atom: str) -> None:
 def test_time_grows_with_the_size_of_a_page(atom: str) -> None:
     for head in ("", "<a ", '<a href="', "<!--"):
         started = time.process_time()
-        read_html(head + atom * (100_000 // len(atom)))
-        assert time.process_time() - started < 0.2, (head, atom)
+        read_html(head + atom * (50_000 // len(atom)))
+        assert time.process_time() - started < 0.1, (head, atom)
 
 
 @pytest.mark.parametrize("place", JSON_PAGES)

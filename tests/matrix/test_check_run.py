@@ -17,6 +17,7 @@ from matrix.api import write_lock
 from matrix.cli import main
 from matrix.judging.verdict import VERDICTS
 from resolver.lock import read_lock
+from tests.support.commands import bare_environment
 from tests.support.locks import local_file, lock_of, locked_pick
 from tests.support.tiny import tiny_wheel
 
@@ -34,7 +35,7 @@ def _here(tmp_path: Path, monkeypatch: Patch) -> None:
 @pytest.fixture
 def python(tmp_path: Path) -> str:
     """Create an empty environment, and return the path of its Python."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
+    bare_environment(tmp_path / "env")
     return str(tmp_path / "env" / "bin" / "python")
 
 

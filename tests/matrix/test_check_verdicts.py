@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import io
 import json
 import re
@@ -21,7 +22,7 @@ from builders.network.urls import public_index
 from matrix.cli import main
 from matrix.judging.corrections import check
 from matrix.judging.distributions import installed_findings, judge_items, rocm_of
-from matrix.judging.target import expect_request
+from matrix.judging.target import ExpectedTarget, expect_request
 from matrix.judging.verdict import EXIT_CODES, VERDICTS, JudgedItem, Judgement, conclude
 from matrix.reading.items import Unread
 from matrix.reading.recognise import read, read_described
@@ -93,10 +94,15 @@ FORMATS = {
 }
 
 
+@functools.cache
+def asked_of(name: str) -> tuple[Side, ExpectedTarget]:
+    side = Side(CATALOG, request_of_set(CATALOG, next(row for row in SETS if row.id == name)))
+    return side, expect_request(side.request, CATALOG, "pip")
+
+
 def judged(row: ProvenSet, pins: Mapping[str, str], name: str) -> Judgement:
     reading = read_described(FORMATS[name](pins), name)
-    side = Side(CATALOG, request_of_set(CATALOG, row))
-    expected = expect_request(side.request, CATALOG, "pip")
+    side, expected = asked_of(row.id)
     result = Judgement(thing=name, kind=reading.kind, against=row.site, unread=reading.unread)
     result.findings = list(installed_findings(reading, side))
     result.distributions = list(judge_items(reading, expected))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
 from matrix.cli import main
 from resolver.lock import read_lock
 from tests.builders.bundles import HOST, PREFIX, code_object, padded, plain
+from tests.support.commands import bare_environment
 from tests.support.elf import shared_object
 from tests.support.tiny import wheel_of
 
@@ -148,10 +148,9 @@ def test_facts_that_a_command_learned_count_only_if_their_file_is_named(
 
 def installed(tmp_path: Path, *wheels: Path) -> str:
     """Create an environment with the files of wheels, and return its Python."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
-    (packages,) = tmp_path.glob("env/lib/python3*/site-packages")
+    packages = bare_environment(tmp_path / "env")
     for wheel in wheels:
-        subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(packages)], check=True)
+        ZipFile(wheel).extractall(packages)
     return str(tmp_path / "env" / "bin" / "python")
 
 

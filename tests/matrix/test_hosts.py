@@ -355,8 +355,8 @@ def test_no_output_repeats_a_secret_of_an_input(
 )
 def test_masking_takes_time_that_grows_with_the_text(text: str) -> None:
     started = time.process_time()
-    masked("token " + text * (200_000 // len(text)))
-    assert time.process_time() - started < 3
+    masked("token " + text * (100_000 // len(text)))
+    assert time.process_time() - started < 1.5
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from matrix.cli import main
 from matrix.show.resolution_text import resolution_text
 from resolver.indexes import File
 from resolver.model import Edge, Fact, Resolution
+from tests.support.commands import bare_environment
 from tests.support.locks import built_pick, lock_of, locked_pick
 from tests.support.tiny import tiny_wheel
 
@@ -88,7 +87,7 @@ def test_json_has_everything(lock: Resolution, capsys: Capture) -> None:
 
 def test_verify_lists_few_findings_of_one_kind(lock: Resolution, capsys: Capture) -> None:
     del lock
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "env"], check=True)
+    bare_environment(Path("env"))
     assert main(["check", "env/bin/python", "--run"]) == 1
     output = capsys.readouterr().out
     assert output.count("is not installed. [verify-pin-missing]") == 10

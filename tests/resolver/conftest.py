@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
 import pytest
+
+from resolver.answers import suggest
 
 
 @pytest.fixture
@@ -20,6 +23,18 @@ def overlay(tmp_path: Path) -> Callable[[str], Path]:
         return path
 
     return write
+
+
+@cache
+def _reads_suggestions(file: str) -> bool:
+    return "suggest" in Path(file).read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def _suggestions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search for suggestions only in modules that read them; that takes longer than to find the conflict."""
+    if not _reads_suggestions(request.module.__file__):
+        monkeypatch.setattr(suggest, "suggest", lambda *_, **__: ((), False))
 
 
 @pytest.fixture

@@ -297,15 +297,17 @@ def test_earlier_requests_of_a_target_change_no_problem(catalog: Catalog) -> Non
         "jax-rocm7-plugin",
     ]
     earlier = replace(catalog)
-    for text, open_world in itertools.product([*one_target, *one_target[::-1]], [False, True]):
-        both = [
-            start_problem(ProblemBuilder(one, ask(one, text), open_world=open_world))
-            for one in (earlier, replace(catalog))
-        ]
-        assert _content(both[0]) == _content(both[1]), text
-        for builder in both:
-            add_distributions(builder, {"vllm", "flash-attn"})
-        assert _content(both[0]) == _content(both[1]), text
+
+    def contents(one: Catalog, text: str, open_world: bool) -> list[list[object]]:
+        builder = start_problem(ProblemBuilder(one, ask(one, text), open_world=open_world))
+        before = _content(builder)
+        add_distributions(builder, {"vllm", "flash-attn"})
+        return [before, _content(builder)]
+
+    asked = [*itertools.product(one_target, [False, True])]
+    alone = {one: contents(replace(catalog), *one) for one in asked}
+    for one in [*asked, *asked[::-1]]:
+        assert contents(earlier, *one) == alone[one], one
 
 
 def _content(builder: ProblemBuilder) -> list[Any]:

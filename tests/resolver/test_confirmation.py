@@ -22,7 +22,7 @@ from tests.resolver.open_universe import OpenUniverse, open_universe, parsed, ve
 from tests.support.indexes import FakeIndexes
 
 PYTHONS = ("3.12", "3.11", "3.10")
-ANSWERS = 60
+ANSWERS = 30
 
 Records = Mapping[str, Recorded]
 Found = tuple[OpenUniverse, Resolution, Records]

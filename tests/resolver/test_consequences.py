@@ -367,7 +367,7 @@ SIDES = st.tuples(
 
 
 @settings(
-    max_examples=30,
+    max_examples=15,
     derandomize=True,
     database=None,
     deadline=None,

@@ -735,7 +735,7 @@ def _rows(version: str, truth: Content) -> dict[str, str]:
     return rows | ({"rocm": f'{head}on = "rocm"\nversions = ["{truth.rocm}"]\n{KNOWN}'} if truth.rocm else {})
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.data())
 def test_less_knowledge_never_makes_something_fit(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

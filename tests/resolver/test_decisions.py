@@ -115,7 +115,7 @@ def test_suggestion_keeps_extras() -> None:
 def test_confirmation_finds_a_version_whose_own_requirements_differ() -> None:
     """The metadata that was read for a release must be that of the version in the lock."""
     tried = 0
-    for seed in range(80):
+    for seed in range(40):
         universe = open_universe(random.Random(seed), projects=6, releases=5)
         confirmed: list[tuple[Any, ...]] = []
         with pytest.MonkeyPatch.context() as patch, suppress(UsageError):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -194,6 +194,7 @@ DAYS = st.dates(datetime.date(2024, 9, 2), datetime.date(2026, 11, 20))
 SITES = st.sampled_from(["lumi-g", "frontier", "archer2"])
 
 
+@settings(max_examples=12)
 @given(names=st.sets(st.sampled_from(NAMES), min_size=1), site=SITES, day=DAYS)
 def test_plugin_changes_nothing_else(
     names: set[str], site: str, day: datetime.date, catalog: Catalog

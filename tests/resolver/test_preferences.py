@@ -63,14 +63,13 @@ def test_order_of_request_does_not_change_answer(pythons: tuple[str, ...]) -> No
         chance = random.Random(seed)
         universe = open_universe(chance, projects=6, releases=6, pythons=pythons)
         expected = _outcome(universe)
-        for _ in range(3):
-            shuffled = dataclasses.replace(
-                universe,
-                requirements=tuple(chance.sample(universe.requirements, len(universe.requirements))),
-                constraints=tuple(chance.sample(universe.constraints, len(universe.constraints))),
-                overrides=tuple(chance.sample(universe.overrides, len(universe.overrides))),
-            )
-            assert _outcome(shuffled) == expected, (seed, shuffled.requirements)
+        shuffled = dataclasses.replace(
+            universe,
+            requirements=tuple(chance.sample(universe.requirements, len(universe.requirements))),
+            constraints=tuple(chance.sample(universe.constraints, len(universe.constraints))),
+            overrides=tuple(chance.sample(universe.overrides, len(universe.overrides))),
+        )
+        assert _outcome(shuffled) == expected, (seed, shuffled.requirements)
         answered += isinstance(expected, tuple)
         refused += expected == "conflict"
     assert answered > len(SEEDS) // 5
@@ -470,9 +469,6 @@ def test_given_patch_release_decides(requires: str, given: str, asked: str, *, f
 
 
 # Releases without a file, and releases that cannot be read.
-
-
-OTHER_SYSTEMS = (["cp312-cp312-win_amd64"], ["cp312-cp312-macosx_11_0_arm64"], ["py3-none-win32"], ())
 
 
 @pytest.mark.parametrize("pin", ["", "==306"])

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import venv
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,14 +45,19 @@ def system_programs(*hidden: str) -> Path:
     return folder
 
 
+def bare_environment(folder: Path) -> Path:
+    """Create a virtual environment without pip, and return its directory of packages."""
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    return packages
+
+
 def new_environment(folder: Path) -> Path:
     """Create a virtual environment with a pip, and return its Python.
 
     ``python -m venv`` installs pip anew each time, which takes some seconds; here it does so only once.
     """
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    (packages,) = folder.glob("lib/python3*/site-packages")
-    shutil.copytree(_packages_with_pip(), packages, dirs_exist_ok=True)
+    shutil.copytree(_packages_with_pip(), bare_environment(folder), dirs_exist_ok=True)
     return folder.absolute() / "bin" / "python"
 
 
