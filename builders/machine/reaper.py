@@ -39,7 +39,7 @@ def main(command: list[str]) -> int:
     if program == 0:
         _start(command, libc)
     _thread.start_new_thread(_end_with_matrix, ())
-    status = _reap(program, 0)
+    status = _wait_for(program)
     if not end_descendants(left=_LEFT):
         sys.stderr.write("error: could not end all processes that the program left behind\n")
         return 1
@@ -69,18 +69,25 @@ def _start(command: list[str], libc: ctypes.CDLL) -> None:
         os._exit(_NOT_FOUND)
 
 
-def _reap(program: int, options: int) -> int | None:
-    """Collect all children that have ended; return the status of the program as soon as it is one of them.
-
-    `options` are those of waitpid(2). Return None if there are no more children, or none that has ended.
-    """
+def _wait_for(program: int) -> int | None:
+    """Collect children that end until the program is one of them; return its status, or None without it."""
     try:
         while True:
-            pid, status = os.waitpid(-1, options)
-            if pid in {0, program}:
-                return status if pid else None
+            pid, status = os.waitpid(-1, 0)
+            if pid == program:
+                return status
     except ChildProcessError:
         return None
+
+
+def _has_children() -> bool:
+    """Collect the children that have ended; return whether others are left. Orphans become children."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
 
 
 def descendants() -> list[int]:
@@ -105,15 +112,12 @@ def descendants() -> list[int]:
 
 def end_descendants(*, left: float) -> bool:
     """End all descendants, after `left` seconds to end on their own; return whether all have ended."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # orphans would be children
-        return True
     for number, seconds in ((None, left), (_SIGTERM, _GRACE), (_SIGKILL, _LAST)):
         until = time.monotonic() + seconds
         signalled: set[int] = set()
-        while pids := descendants():
-            for pid in pids if number is not None else ():
+        pause = 0.001
+        while _has_children():
+            for pid in descendants() if number is not None else ():
                 # SIGTERM once, because programs may take a second one as a request to end at once.
                 if pid not in signalled or number == _SIGKILL:
                     signalled.add(pid)
@@ -121,10 +125,10 @@ def end_descendants(*, left: float) -> bool:
                         os.kill(pid, number or 0)
                     except (ProcessLookupError, PermissionError):
                         pass
-            _reap(0, os.WNOHANG)
             if time.monotonic() >= until:
                 break
-            time.sleep(0.02)
+            time.sleep(pause)  # the kernel may just be ending a PID namespace
+            pause = min(2 * pause, 0.02)
         else:
             return True
     return False

@@ -28,6 +28,7 @@ from resolver.requirements import normalize_name
 _PYTHON = 'exec "$(command -v python || command -v python3)" "$@"'
 _ALONE = ("-I", "-S")  # no installed code runs in this process
 _SCRIPT = "main.py"  # its child processes can read this name
+_WHOLE = "# --- A whole environment"  # begins the part of the script that only such a question needs
 _DEVICES = ("/dev/kfd", "/dev/dri")
 _NO_PYTHON = "Name the Python with --python: its path in the image; without an image, its path or a command."
 _HINT = "Read the log; the environment's Python may be broken."
@@ -81,7 +82,7 @@ class FrameworkReply(Outcome, frozen=True):
     gpus: list[Gpu] = []
     """The GPUs that it finds, each tested with two matrices; empty if no test was requested."""
     borrowed: list[str] = []
-    """Lent distributions that torch, or Python at its start, used."""
+    """Lent distributions that torch used."""
     no_gpu: str = ""
     """Why JAX finds no GPU, in its own words."""
 
@@ -349,6 +350,8 @@ def probe_script(question: Mapping[str, Any], nonce: str) -> str:
         Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("payload.py", "child.py")
     )
     child += "\ninner(*sys.argv[1:])"
+    if "distribution" in question:  # the rest takes as long to compile as Python to start
+        payload = payload.partition(_WHOLE)[0]
     return f"{payload}\nCHILD = {child!r}\nouter({dict(question)!r}, {nonce!r})\n"
 
 

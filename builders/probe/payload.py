@@ -18,15 +18,13 @@ that follows the whole protocol, and passes the plain import, cannot be distingu
 
 from __future__ import annotations
 
-import base64
+import csv
 import ctypes
-import filecmp
 import fnmatch
 import glob
 import importlib.machinery
-import importlib.metadata
+import itertools
 import json
-import mmap
 import os
 import re
 import select
@@ -36,14 +34,24 @@ import struct
 import subprocess
 import sys
 import time
-import zipfile
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from pathlib import Path
-from typing import Any
+from contextlib import suppress
+from functools import cache, partial
+from threading import Thread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from importlib.metadata import Distribution
+    from typing import Any
 
 MARK = "rocm-matrix-probe: "
 CHILD = ""  # the program of child processes, which `builders.probe.ask` adds
+START = r"""
+import os, site, sys
+user = site.getusersitepackages() if site.ENABLE_USER_SITE else ""
+os.write(1, os.fsencode("\0".join([sys.argv[1], user, sys.prefix, sys.base_prefix, *sys.path[1:]])))
+os._exit(0)
+"""
 UNSEEN = "memory map not readable"
 LONGEST = 600  # characters of an error that are kept
 AT_ONCE = 4  # processes; each that imports torch takes half a gigabyte
@@ -102,17 +110,18 @@ def end_descendants() -> None:
     """End all processes that children left behind: orphans have become children of this process."""
     deadline = time.monotonic() + ENDING
     while time.monotonic() < deadline:
+        try:
+            ended, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if ended:
+            continue
         for pid in own_children():
             try:
                 os.kill(pid, signal.SIGKILL)
             except OSError:
                 continue
-        try:
-            ended, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if not ended:
-            time.sleep(0.01)
+        time.sleep(0.01)
     sys.exit("Processes that the probed packages started cannot be ended.")
 
 
@@ -121,7 +130,8 @@ def own_children() -> list[int]:
     children = []
     for stat in glob.glob("/proc/[0-9]*/stat"):
         try:
-            parent = Path(stat).read_text(errors="replace").rpartition(")")[2].split()[1]
+            with open(stat, "rb") as file:
+                parent = file.read().rpartition(b")")[2].split()[1]
         except OSError:
             continue
         if int(parent) == os.getpid():
@@ -139,13 +149,13 @@ def in_child(kind: str, value: object) -> tuple[dict[str, Any], list[str] | None
 
 
 def run_child(
-    arguments: list[str], listener: socket.socket | None = None
+    arguments: list[str], listener: socket.socket | None = None, output: int = subprocess.DEVNULL
 ) -> tuple[dict[str, Any], list[str] | None]:
     """Run a program until it answers or ends; without a listener, its end is the answer."""
     with subprocess.Popen(
         [sys.executable, "-c", *arguments],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
+        stdout=output,
         stderr=subprocess.PIPE,
         cwd=os.path.dirname(__file__),
         close_fds=False,  # there are none to inherit, and a protected process cannot list its own
@@ -172,6 +182,8 @@ def wait_for(
             tail = (tail + chunk)[-(1 << 16) :]
             if not chunk:
                 watched.remove(errors)
+                with suppress(subprocess.TimeoutExpired):  # its end follows
+                    process.wait(POLL)
         if listener in ready and listener is not None:
             connection, _ = listener.accept()
             with connection:
@@ -249,18 +261,39 @@ def plain_import(modules: list[str]) -> dict[str, Any]:
     return dict(reply, error=f"{reply['error']} in a plain process")
 
 
+def at_once(calls: Mapping[Any, Callable[[], Any]]) -> dict[Any, Any]:
+    """Return what functions return that start processes, of which few run at the same time."""
+    results: dict[Any, Any] = {}
+    rest = iter(calls.items())
+
+    def work() -> None:
+        for key, call in rest:
+            results[key] = call()
+
+    threads = [Thread(target=work) for _ in range(min(AT_ONCE, len(os.sched_getaffinity(0))))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
 @cache
 def start() -> dict[str, Any]:
-    """Start the environment's Python, which may run installed code; return the reply of `start_part`."""
-    reply, _ = in_child("start", None)
-    if reply.get("error"):
+    """Start the environment's Python, which may run installed code; return its search path and prefixes."""
+    mark = os.urandom(16).hex()
+    with open(os.memfd_create("start"), "rb") as output:
+        reply, _ = run_child([START, mark], output=output.fileno())
+        _, found, text = os.fsdecode(os.pread(output.fileno(), MOST, 0)).rpartition(f"{mark}\0")
+    if not found:
         sys.exit(f"Python does not start: {reply['error']}: {reply.get('text', '')}")
-    return reply
+    user_site, prefix, base_prefix, *path = text.split("\0")
+    return {"user_site": user_site, "prefixes": [prefix, base_prefix], "path": path}
 
 
 def search_path() -> list[str]:
     """Return the module search path of the environment's Python."""
-    return [str(path) for path in start()["path"]]
+    return list(start()["path"])
 
 
 # --- One installed wheel --------------------------------------------------------------------------------
@@ -286,37 +319,36 @@ def wheel_reply(question: dict[str, Any]) -> dict[str, Any]:
         ]
         for pattern in question["objects"]
     }
-    torch = "torch", {"lent": lent, "gpus": False}
-    with ThreadPoolExecutor(min(AT_ONCE, len(os.sched_getaffinity(0)))) as pool:
-        plain = pool.submit(plain_imports, extensions) if modules else None
-        has_torch = importlib.machinery.PathFinder.find_spec("torch", search_path())
-        alone = pool.submit(in_child, *torch) if lent and has_torch else None
-        importing = {
-            name: pool.submit(in_child, "import", [name, attributes[name], lent]) for name in modules
-        }
-        loading = {
-            path: pool.submit(in_child, "object", path) for matches in paths.values() for path in matches
-        }
-        imports = {name: seen(importing[name].result(), extensions[name]) for name in modules}
-        loaded = {name: extensions[name] for name in modules if not imports[name].get("error")}
-        if plain and plain.result():
-            outcomes = pool.map(lambda row: plain_imports(dict([row])), loaded.items())
-            imports.update({name: next(outcomes) or imports[name] for name in loaded})
-        objects = [
-            dict(seen(loading[path].result(), path), name=pattern, file=path)
-            for pattern, matches in paths.items()
-            for path in matches
-        ]
-        if alone is None and any(reply.get("error") for reply in [*imports.values(), *objects]):
-            alone = pool.submit(in_child, *torch)
-        objects += [{"name": name, "error": "missing"} for name, matches in paths.items() if not matches]
-        installed_torch = installed("torch")[1] or {}
-        return {
-            "distribution": metadata,
-            "torch": alone.result()[0] if alone else {"version": installed_torch.get("version", "")},
-            "imports": [dict(imports[name], name=name) for name in modules],
-            "objects": objects,
-        }
+    torch = partial(in_child, "torch", {"lent": lent, "gpus": False})
+    has_torch = importlib.machinery.PathFinder.find_spec("torch", search_path())
+    calls: dict[Any, Callable[[], Any]] = {"plain": partial(plain_imports, extensions)} if modules else {}
+    if lent and has_torch:
+        calls["torch"] = torch
+    for name in modules:
+        calls["import", name] = partial(in_child, "import", [name, attributes[name], lent])
+    for path in itertools.chain(*paths.values()):
+        calls["object", path] = partial(in_child, "object", path)
+    done = at_once(calls)
+    imports = {name: seen(done["import", name], extensions[name]) for name in modules}
+    if done.get("plain"):
+        loaded = [name for name in modules if not imports[name].get("error")]
+        alone = at_once({name: partial(plain_imports, {name: extensions[name]}) for name in loaded})
+        imports.update({name: alone[name] or imports[name] for name in loaded})
+    objects = [
+        dict(seen(done["object", path], path), name=pattern, file=path)
+        for pattern, matches in paths.items()
+        for path in matches
+    ]
+    if any(reply.get("error") for reply in [*imports.values(), *objects]):
+        done["torch"] = done.get("torch") or torch()
+    objects += [{"name": name, "error": "missing"} for name, matches in paths.items() if not matches]
+    version = (installed("torch")[1] or {}).get("version", "") if has_torch else ""
+    return {
+        "distribution": metadata,
+        "torch": done["torch"][0] if "torch" in done else {"version": version},
+        "imports": [dict(imports[name], name=name) for name in modules],
+        "objects": objects,
+    }
 
 
 def plain_imports(modules: dict[str, str]) -> dict[str, Any]:
@@ -336,18 +368,48 @@ def extension_file(module: str) -> str:
 
 
 def installed(name: str) -> tuple[dict[str, str], dict[str, Any] | None]:
-    """Return the files of an installed distribution by their names in the wheel, and its metadata."""
-    distribution = next(iter(importlib.metadata.distributions(name=name, path=search_path())), None)
-    if distribution is None:
-        return {}, None
-    files = {str(file): str(distribution.locate_file(file)) for file in distribution.files or []}
-    top = sorted({file.split("/")[0].split(".")[0] for file in files if file.endswith((".py", ".so"))})
-    return files, {
-        "name": distribution.metadata["Name"],
-        "version": distribution.version,
-        "top": top,
-        "requires": distribution.requires or [],
-    }
+    """Return the files of an installed distribution by their names in the wheel, and its metadata.
+
+    What pip installs is read here: `importlib.metadata` takes as long to import as all the rest of a reply.
+    """
+    infos = (
+        path
+        for folder in search_path()
+        for path in glob.glob(os.path.join(glob.escape(folder), "*-info"))
+        if normal(os.path.basename(path).rpartition(".")[0].partition("-")[0]) == normal(name)
+    )
+    info = next(infos, "")
+    stated: Any
+    if info.endswith(".dist-info") and os.path.exists(f"{info}/RECORD"):
+        root = os.path.dirname(info)
+        with open(f"{info}/RECORD", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            listed = [row[0] for row in csv.reader(file) if row]
+        with open(f"{info}/METADATA", encoding="utf-8", errors="replace") as file:
+            lines = re.sub(r"\n[ \t]+", " ", file.read().partition("\n\n")[0]).split("\n")
+        rows = [(key.lower(), value.strip()) for key, _, value in (line.partition(":") for line in lines)]
+        stated = dict(reversed(rows))
+        requires = [value for key, value in rows if key == "requires-dist"]
+    else:
+        distribution = next(described(name), None)
+        if distribution is None:
+            return {}, None
+        root, stated = str(distribution.locate_file("")), distribution.metadata
+        listed, requires = [*map(str, distribution.files or [])], distribution.requires or []
+    top = sorted({file.split("/")[0].split(".")[0] for file in listed if file.endswith((".py", ".so"))})
+    metadata = {"name": stated.get("name"), "version": stated.get("version"), "top": top}
+    return {file: os.path.join(root, file) for file in listed}, {**metadata, "requires": requires}
+
+
+def described(name: str | None = None) -> Iterator[Distribution]:
+    """Return all installed distributions, or those of one name, in the order of the search path."""
+    from importlib.metadata import distributions
+
+    return iter(distributions(path=search_path(), name=name))
+
+
+def normal(name: str) -> str:
+    """Return the normalized name of a distribution."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 # --- A whole environment --------------------------------------------------------------------------------
@@ -376,7 +438,7 @@ def has_jax_plugin() -> bool:
 def distributions(expected: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
     """Return every distribution in path order; compare expected files with given hashes, else RECORD's."""
     rows, seen_names = [], set()
-    for distribution in importlib.metadata.distributions(path=search_path()):
+    for distribution in described():
         name = distribution.metadata["Name"]
         if not name:
             continue
@@ -388,22 +450,21 @@ def distributions(expected: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
             "requires": distribution.requires or [],
             "archives": [str(file) for file in distribution.files or [] if file.suffix == ".kpack"],
         }
-        normal = re.sub(r"[-_.]+", "-", name).lower()
-        if normal in expected and normal not in seen_names:
-            row.update(compared_files(distribution, expected[normal]))
-        seen_names.add(normal)
+        name = normal(name)
+        if name in expected and name not in seen_names:
+            row.update(compared_files(distribution, expected[name]))
+        seen_names.add(name)
         rows.append(row)
     return rows
 
 
-def compared_files(distribution: importlib.metadata.Distribution, expected: dict[str, str]) -> dict[str, Any]:
+def compared_files(distribution: Distribution, expected: dict[str, str]) -> dict[str, Any]:
     """Return the number of files compared, the files that differ, and the hash of the metadata."""
     hashes = expected or {
         str(file): f"{file.hash.mode}={file.hash.value}" for file in distribution.files or [] if file.hash
     }
     paths = {name: str(distribution.locate_file(name)) for name in hashes}
-    with ThreadPoolExecutor(min(AT_ONCE, len(os.sched_getaffinity(0)))) as pool:
-        same = dict(pool.map(lambda name: (name, has_hash(paths[name], hashes[name])), hashes))
+    same = at_once({name: partial(has_hash, paths[name], hashes[name]) for name in hashes})
     metadata = next((paths[name] for name in paths if name.endswith(".dist-info/METADATA")), "")
     return {
         "compared": len(hashes),
@@ -414,28 +475,30 @@ def compared_files(distribution: importlib.metadata.Distribution, expected: dict
 
 def contents_reply(question: dict[str, Any]) -> dict[str, Any]:
     """Write what may be GPU code of each distribution into a wheel beside the script, and list the wheels."""
+    import zipfile
+
     written, left = [], []
-    for distribution in importlib.metadata.distributions(path=search_path()):
-        name = re.sub(r"[-_.]+", "_", distribution.metadata["Name"] or "").lower()
-        title = f"{name}-{distribution.version}"
-        if not re.fullmatch(r"\w+-[\w.+!]+", title) or name.replace("_", "-") in question["skipped"]:
+    for distribution in described():
+        name = normal(distribution.metadata["Name"] or "")
+        title = f"{name.replace('-', '_')}-{distribution.version}"
+        if not re.fullmatch(r"\w+-[\w.+!]+", title) or name in question["skipped"]:
             continue
-        wheel = Path(__file__).with_name(f"{title}-py3-none-any.whl")
-        chosen = {} if wheel.exists() else gpu_files(distribution)
+        wheel = os.path.join(os.path.dirname(__file__), f"{title}-py3-none-any.whl")
+        chosen = {} if os.path.exists(wheel) else gpu_files(distribution)
         if not chosen:
             continue
         if sum(size for _, size in chosen.values()) > LARGEST_COPY:
-            left.append(name.replace("_", "-"))
+            left.append(name)
             continue
         with zipfile.ZipFile(wheel, "w", strict_timestamps=False) as archive:
             for member, (path, _) in chosen.items():
                 archive.write(path, member)
             archive.writestr(f"{title}.dist-info/METADATA", distribution.read_text("METADATA") or "")
-        written.append([name.replace("_", "-"), wheel.name])
+        written.append([name, os.path.basename(wheel)])
     return {"written": written, "left": left}
 
 
-def gpu_files(distribution: importlib.metadata.Distribution) -> dict[str, tuple[str, int]]:
+def gpu_files(distribution: Distribution) -> dict[str, tuple[str, int]]:
     """Return path and size of objects if any names a GPU library; without objects, of CUDA/HIP sources."""
     listed = [str(file) for file in distribution.files or []]
     objects = [name for name in listed if re.search(r"\.so(\.\d+)*$", name)]
@@ -452,6 +515,8 @@ def gpu_files(distribution: importlib.metadata.Distribution) -> dict[str, tuple[
 
 def names_gpu(path: str) -> bool:
     """Return whether a file has a text that objects for GPUs have."""
+    import mmap
+
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return any(content.find(text) >= 0 for text in GPU_TEXTS)
@@ -461,6 +526,8 @@ def names_gpu(path: str) -> bool:
 
 def has_hash(path: str, recorded: str) -> bool:
     """Return whether a file has a hash, written as in RECORD: algorithm=base64."""
+    import base64
+
     algorithm, _, value = recorded.partition("=")
     return base64.urlsafe_b64encode(file_hash(path, algorithm)).decode().rstrip("=") == value
 
@@ -479,7 +546,7 @@ def file_hash(path: str, algorithm: str) -> bytes:
     return digest.digest()
 
 
-def recorded_ops(distribution: importlib.metadata.Distribution) -> list[str]:
+def recorded_ops(distribution: Distribution) -> list[str]:
     """Return the ops that the wheel was built with, according to its bill of materials; empty without it."""
     try:
         document = json.loads(distribution.read_text(SBOM) or "{}")
@@ -495,22 +562,28 @@ def user_site(*, is_image: bool) -> dict[str, Any]:
     The probe itself ignores them in an image, so this function reads the image's settings.
     """
     ignored = ""
-    for folder in list(Path(sys.executable).parents)[:2]:  # where Python looks for pyvenv.cfg
-        settings = folder / "pyvenv.cfg"
-        if settings.is_file() and re.search(
-            r"(?m)^include-system-site-packages *= *false", settings.read_text()
-        ):
+    programs = os.path.dirname(sys.executable)
+    for folder in (programs, os.path.dirname(programs)):  # where Python looks for pyvenv.cfg
+        if re.search(rb"(?m)^include-system-site-packages *= *false", content_of(f"{folder}/pyvenv.cfg")):
             ignored = "it is a virtual environment"
     if not is_image and not ignored and not start()["user_site"]:
         ignored = "PYTHONNOUSERSITE is set"
     for script in sorted(glob.glob("/.singularity.d/env/*.sh")) if is_image else ():
-        if re.search(r"(?m)^[^#\n]*PYTHONNOUSERSITE=[\"']?\w", Path(script).read_text(errors="replace")):
+        if re.search(rb"(?m)^[^#\n]*PYTHONNOUSERSITE=[\"']?\w", content_of(script)):
             ignored = "the image sets PYTHONNOUSERSITE"
     return {
         "ignored": ignored,
         "minor": f"{sys.version_info[0]}.{sys.version_info[1]}",
         "path": start()["user_site"],
     }
+
+
+def content_of(path: str) -> bytes:
+    """Return the content of a file; empty if there is none."""
+    if not os.path.isfile(path):
+        return b""
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def system_libstdcxx() -> str:
@@ -529,7 +602,7 @@ def newest_symbols(path: str) -> dict[str, str]:
     """Return the newest GLIBCXX version that a libstdc++ defines."""
     if not path:
         return {"path": "", "glibcxx": ""}
-    return {"path": path, "glibcxx": newest_version(rb"GLIBCXX_(\d+(?:\.\d+)+)\0", Path(path).read_bytes())}
+    return {"path": path, "glibcxx": newest_version(rb"GLIBCXX_(\d+(?:\.\d+)+)\0", content_of(path))}
 
 
 def newest_version(pattern: bytes, content: bytes) -> str:
@@ -569,6 +642,8 @@ ROCM_LIBRARIES = "/opt/rocm/lib"
 
 def is_copied(path: str) -> bool:
     """Return whether a library of a distribution is the one of the system's ROCm."""
+    import filecmp
+
     other = os.path.join(ROCM_LIBRARIES, os.path.basename(path))
     try:
         return not os.path.samefile(path, other) and filecmp.cmp(path, other, shallow=False)
@@ -588,7 +663,7 @@ def network_plugins(objects: list[str]) -> list[dict[str, Any]]:
 
 def plugin(path: str) -> dict[str, Any]:
     """Return what a network plugin offers and needs, from the names in its file."""
-    content = Path(path).read_bytes()
+    content = content_of(path)
     versions = re.findall(rb"\0ncclNetPlugin_v(\d+)(?=\0)", content)
     needed = re.search(rb"\0(libfabric\.so[.\d]*)\0", content)
     name = needed[1].decode() if needed else ""
@@ -604,7 +679,7 @@ def plugin(path: str) -> dict[str, Any]:
         "libfabric": name,
         "found": os.path.realpath(found[0]) if found else "",
         "needs": newest_version(FABRIC_VERSION, content),
-        "has": newest_version(FABRIC_VERSION, Path(found[0]).read_bytes()) if found else "",
+        "has": newest_version(FABRIC_VERSION, content_of(found[0])) if found else "",
     }
 
 
@@ -626,7 +701,7 @@ def in_loader_path(pattern: str, run_paths: list[str]) -> list[str]:
         sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))
         for folder in (*first, *SYSTEM_LIBRARIES)
     ]
-    cache = Path("/etc/ld.so.cache").read_bytes() if os.path.isfile("/etc/ld.so.cache") else b""
+    cache = content_of("/etc/ld.so.cache")
     cached = [os.fsdecode(path) for path in re.findall(rb"(/[^\0]+\.so[.\d]*)\0", cache)]
     matching = [path for path in cached if fnmatch.fnmatch(os.path.basename(path), pattern)]
     return [path for group in (*found[: len(first)], matching, *found[len(first) :]) for path in group]

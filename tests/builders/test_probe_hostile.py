@@ -62,7 +62,7 @@ raise ImportError('broken')
 """
 ONLY_PROBED = "\nif not probed: raise ImportError('only in a probe')\n"
 ARGUMENTS = "import sys; probed = len(sys.argv) > 1"
-MODULES = "import sys; probed = 'socket' in sys.modules"
+MODULES = "import sys; probed = '_socket' in sys.modules"
 FRAMES = """
 import sys
 frame, names = sys._getframe(), []
@@ -188,11 +188,19 @@ def test_unreadable_memory_map_is_not_judged() -> None:
     assert (finding.id, finding.severity) == ("probe-not-judged", "warning")
 
 
-@pytest.mark.parametrize("name", ["sitecustomize.py", "json.py"])
-def test_code_at_start_cannot_answer(site: Path, name: str) -> None:
-    (site / name).write_text(f"import os\nos.write(1, {WHOLE.encode()!r})\nos._exit(0)\n")
+ANSWERS = f"import os\nos.write(1, {WHOLE.encode()!r})\nos._exit(0)\n"
+
+
+def test_code_at_start_cannot_answer(site: Path) -> None:
+    (site / "sitecustomize.py").write_text(ANSWERS)
     with pytest.raises(MatrixError):
         run_probe(site, imports=("tiny",))
+
+
+def test_module_in_place_of_the_standard_librarys_cannot_answer(site: Path) -> None:
+    (site / "json.py").write_text(ANSWERS)
+    (finding,) = run_probe(site, imports=("tiny",))
+    assert (finding.id, finding.severity) == ("probe-not-judged", "warning")
 
 
 def test_script_on_disk_does_not_matter(site: Path) -> None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from builders.containers.runtime import HostRuntime, View
 from builders.findings import Finding
+from builders.probe import payload
 from builders.probe.ask import (
     FrameworkReply,
     LoadReply,
@@ -323,8 +324,9 @@ def test_script_lists_borrowed_distributions(site: Path, tmp_path_factory: pytes
         info = lent / f"{name}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (info / "RECORD").write_text(f"{name}.py,,\n")
+        (info / "RECORD").write_text(f"{name}.py,,\nsitecustomize.py,,\n")
         (lent / f"{name}.py").write_text("")
+    (lent / "sitecustomize.py").write_text("")  # Python imports it at its start, whatever the wheel requires
     (site / "tiny" / "__init__.py").write_text("import used\n")
     (site / "tiny" / "needs.py").write_text("import used, not_there_at_all\n")
     result = run_probe(site, recipe(imports=("tiny", "tiny.needs")), str(lent))
@@ -344,6 +346,46 @@ def test_script_imports_extension_after_torch(site: Path, compile_object: Callab
     compiled, package = run_probe(site, recipe(imports=("tiny_C", "tiny"))).imports
     assert compiled.error == ""
     assert package.text == "forgot torch"  # a package has to import torch itself
+
+
+@pytest.mark.parametrize(
+    ("metadata", "requires"),
+    [
+        ("Name: Tiny.One\r\nVersion: 2.0\r\nRequires-Dist: a>=1\r\n\r\nRequires-Dist: no\r\n", ["a>=1"]),
+        ("name: Tiny.One\nVersion: 2.0\nRequires-Dist: b;\n  extra == 'x'\nRequires-Dist: c\n\nName: text",
+         ["b; extra == 'x'", "c"]),
+    ],
+)  # fmt: skip
+def test_installed_distribution_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metadata: str, requires: list[str]
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, other in ((first, "tiny_one_more"), (second, "Tiny_One")):
+        info = folder / f"{other}-2.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_bytes(metadata.encode())
+        (info / "RECORD").write_text('tiny/x.py,sha256=abc,3\n"tiny/a, b.so",,\n../../../bin/tiny,,\n')
+    monkeypatch.setattr(payload, "search_path", lambda: [str(tmp_path / "none"), str(first), str(second)])
+    files, found = payload.installed("tiny-one")
+    assert found == {"name": "Tiny.One", "version": "2.0", "top": ["tiny"], "requires": requires}
+    assert files["tiny/a, b.so"] == str(second / "tiny" / "a, b.so")
+    assert [*files] == ["tiny/x.py", "tiny/a, b.so", "../../../bin/tiny"]
+    assert payload.installed("tiny") == ({}, None)
+
+
+@pytest.mark.parametrize("name", ["old-1.0-py3.11.egg-info", "old.egg-info"])
+def test_distribution_that_setuptools_installed_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    info = tmp_path / name
+    info.mkdir()
+    (info / "PKG-INFO").write_text("Metadata-Version: 1.0\nName: old\nVersion: 1.0\n")
+    (info / "SOURCES.txt").write_text("old/__init__.py\n")
+    (info / "requires.txt").write_text("a>=1\n")
+    monkeypatch.setattr(payload, "search_path", lambda: [str(tmp_path)])
+    files, found = payload.installed("old")
+    assert found == {"name": "old", "version": "1.0", "top": ["old"], "requires": ["a>=1"]}
+    assert [*files] == ["old/__init__.py"]
 
 
 def test_script_reports_missing_distribution(site: Path) -> None:
