@@ -21,12 +21,18 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from resolver.errors import EnvironmentLacksError, MatrixError, UsageError, did_you_mean
+from builders.storage.files import sha256_of
+from resolver.errors import EnvironmentLacksError, MatrixError, SourceError, UsageError, did_you_mean
 from resolver.facts.schema import Op, Recipe
 from resolver.versions import satisfies
+
+if TYPE_CHECKING:
+    from resolver.facts.catalog import Catalog
+    from resolver.model import Distribution
 
 _OLDEST = {"g++": {"14": 5, "17": 8, "20": 10}, "clang++": {"14": 4, "17": 5, "20": 10}}
 """First major release that accepts the final name of ``-std=c++NN`` (gcc.gnu.org/projects/cxx-status.html,
@@ -302,3 +308,28 @@ def _enumerator(targets: Sequence[str]) -> str:
     full = "\n".join(targets)
     plain = "\n".join(dict.fromkeys(target.partition(":")[0] for target in targets))
     return f'case " $* " in\n*" -name "*)\n{_print(full)};;\n*)\n{_print(plain)};;\nesac\n'
+
+
+def patches_of(pick: Distribution, catalog: Catalog) -> tuple[Path, ...]:
+    """Return the patch files of a distribution, which are next to the catalog file that lists them.
+
+    Raise `SourceError` if a file is missing; `MatrixError` if a file differs from the lock.
+    """
+    release = catalog.release.get((pick.name, pick.version, pick.variant))
+    folder = Path(release.from_file).parent if release else Path()
+    paths = []
+    for patch in pick.patches:
+        path = folder / patch.file
+        if release is None or not path.is_file():
+            msg = f"The lock builds {pick.name} {pick.version} with {patch.file}, but {path} does not exist."
+            raise SourceError(msg, hint="Name the catalog that the lock was resolved with: --catalog DIR.")
+        actual = sha256_of(path)
+        if actual != patch.sha256:
+            msg = (
+                f"{path} differs from the patch in the lock; nothing was built.\n"
+                f"  expected SHA-256 {patch.sha256}\n  actual   SHA-256 {actual}"
+            )
+            hint = "If you changed the patch on purpose, correct its hash in the catalog and resolve again."
+            raise MatrixError(msg, hint=hint, id="hash-mismatch")
+        paths.append(path)
+    return tuple(paths)

@@ -26,8 +26,11 @@ HEAVY = {
 }  # fmt: skip
 DEFERRED = {
     "builders.audit.runtime_libraries", "builders.audit.wheel_audit", "builders.building.rebuild",
-    "builders.building.task", "builders.gpu.content", "builders.index_client.html_page",
-    "builders.index_client.metadata", "builders.scheduling.local",
+    "builders.building.task", "builders.environments.layers", "builders.environments.wheelhouse",
+    "builders.gpu.content",
+    "builders.index_client.html_page", "builders.index_client.metadata", "builders.network.download",
+    "builders.scheduling.local", "builders.sources.fetch", "builders.sources.source", "concurrent.futures",
+    "packaging.requirements", "packaging.specifiers",
 }  # fmt: skip
 """Modules with many imports that `index list`, and `build-wheels` without anything to build, do not use.
 

@@ -10,17 +10,10 @@ from email.parser import BytesHeaderParser
 from typing import TYPE_CHECKING
 
 import msgspec
-from packaging.requirements import InvalidRequirement
-from packaging.requirements import Requirement as PackagedRequirement
-from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from builders.environments.layers import fetch_build_wheels
-from builders.environments.wheelhouse import FetchedWheel, FetchOptions
 from builders.index.pages import metadata_of
-from builders.network.download import Downloads
 from builders.network.urls import mirrored
-from builders.sources.fetch import fetch_file
 from builders.storage.files import cache_root, cached_file
 from builders.wheels.labelling import pin_requirements
 from resolver.environment import Environment
@@ -34,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builders.building.plan import Task
+    from builders.environments.wheelhouse import FetchedWheel, FetchOptions
     from builders.index import Index
     from resolver.indexes import Metadata
     from resolver.model import Distribution, Requirement, Resolution
@@ -80,11 +74,14 @@ def stated_by(task: Task, metadata: Metadata) -> StatedMetadata:
     Labels decide on what they pin, so the requirement on it has no versions there, unless nothing but the
     source says which versions work: then its recipe is a draft.
     """
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.specifiers import SpecifierSet
+
     pins = {name: pin for pin in task.pins for name in (pin.name, *pin.replaces)}
     kept: list[str] = []
     for text in pin_requirements(metadata.requires, ())[0]:
         try:
-            requirement = PackagedRequirement(text)
+            requirement = Requirement(text)
         except InvalidRequirement:
             kept.append(text)
             continue
@@ -209,6 +206,8 @@ def wheels_of(
     task: Task, limits: Limits, log: Path, reporter: Reporter
 ) -> tuple[set[str], tuple[FetchedWheel, ...]]:
     """Fetch torch and the build requirements; return the hashes that were cached before, and all wheels."""
+    from builders.environments.layers import fetch_build_wheels
+
     built = [required.wheel for required in task.requires if required.wheel]
     torch, requirements = requirements_of(task, built)
     before = {path.name for path in (cache_root() / "wheels").glob("*")}
@@ -222,6 +221,8 @@ def wheels_of(
 
 def fetching_of(task: Task, limits: Limits, *, log: Path, reporter: Reporter) -> FetchOptions:
     """Return the options for fetching a build's wheels; fetch torch if the lock has its files."""
+    from builders.environments.wheelhouse import FetchOptions
+
     picks = map(task.resolution.pick, ("torch", *task.recipe.match_runtime))
     indexes = dict.fromkeys(pick.index for pick in picks if pick and pick.index)
 
@@ -247,6 +248,10 @@ def _torch_of_lock(resolution: Resolution, limits: Limits, reporter: Reporter) -
 
     Requirements are read from the wheels, because a lock leaves out edges that close a cycle.
     """
+    from builders.environments.wheelhouse import FetchedWheel
+    from builders.network.download import Downloads
+    from builders.sources.fetch import fetch_file
+
     if not resolution.is_complete:
         return ()
     downloads = Downloads(limits.mirrors, reporter)

@@ -20,8 +20,7 @@ from builders.containers.runtime import HostRuntime, Runtime
 from builders.environments.python import TargetPython, find_python, this_python
 from builders.machine import host
 from builders.network.urls import without_password
-from builders.recipes import with_ops
-from builders.sources.source import patches_of
+from builders.recipes import patches_of, with_ops
 from builders.wheels.labelling import Pin, alias_requirement, runtime_pins
 from resolver.errors import EnvironmentLacksError, LockError
 from resolver.facts.schema import Recipe, Site, Torch

@@ -52,10 +52,9 @@ from builders.storage.io_errors import explain_cache_errors
 from builders.storage.lease import digest, exclusive_lock
 from builders.wheels.wheel import DamagedError
 from resolver.errors import BuildError, CommandError, EnvironmentLacksError, UsageError
-from resolver.facts.catalog import is_elsewhere
+from resolver.facts.catalog import prebuilt
 from resolver.indexes import IndexStrategy, judged
 from resolver.requirements import is_for_cuda
-from resolver.versions import built_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -410,17 +409,6 @@ def _from_later_indexes(
 
 def _files_of(project: Project) -> Iterator[File]:
     return (file for release in project.releases for file in release.files)
-
-
-def prebuilt(lock: Resolution, catalog: Catalog) -> list[Distribution]:
-    """Return the distributions of a lock whose wheels were compiled by others."""
-
-    def is_prebuilt(pick: Distribution) -> bool:
-        row = catalog.release.get((pick.name, pick.version, pick.variant))
-        compiled = is_elsewhere(row) if row else built_for(pick.version) is not None
-        return compiled and pick.origin == "published" and bool(pick.files)
-
-    return [pick for pick in lock.distributions if is_prebuilt(pick)]
 
 
 def check_of(

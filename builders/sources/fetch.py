@@ -27,7 +27,8 @@ from builders.network.urls import (
     mirrored,
     without_password,
 )
-from builders.sources.source import obtain, patches_of
+from builders.recipes import patches_of
+from builders.sources.source import obtain
 from builders.storage.files import cached_file
 from builders.wheels.wheel import LARGEST_METADATA, DamagedError, WheelReader
 from resolver.errors import EnvironmentLacksError, MatrixError, SourceError

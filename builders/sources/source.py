@@ -21,16 +21,15 @@ from builders.machine.process import run
 from builders.network.download import MIRROR_HINT, Downloads, check_hash, download
 from builders.network.git import CachedCommit, fetch_git, git_environment, require_git
 from builders.network.urls import OFFLINE_HINT, configured_index, pip_configuration, without_password
-from builders.storage.files import TEMPORARY_PREFIX, sdist_path, sha256_of
+from builders.storage.files import TEMPORARY_PREFIX, sdist_path
 from builders.storage.io_errors import explain_io_errors
-from resolver.errors import CommandError, EnvironmentLacksError, MatrixError, SourceError
+from resolver.errors import CommandError, EnvironmentLacksError, SourceError
 from resolver.facts.schema import NETWORK_PLUGIN
 from resolver.versions import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from resolver.facts.catalog import Catalog
     from resolver.facts.schema import Sdist
     from resolver.model import Distribution
 
@@ -320,31 +319,6 @@ def _lfs_warnings(pick: Distribution, files: Sequence[str]) -> tuple[str, ...]:
         return ()
     listed = ", ".join(files[:_MOST_LISTED]) + (", ..." if len(files) > _MOST_LISTED else "")
     return (f"{pick.name} {pick.version}: Git LFS files were not fetched ({len(files)}): {listed}",)
-
-
-def patches_of(pick: Distribution, catalog: Catalog) -> tuple[Path, ...]:
-    """Return the patch files of a distribution, which are next to the catalog file that lists them.
-
-    Raise `SourceError` if a file is missing; `MatrixError` if a file differs from the lock.
-    """
-    release = catalog.release.get((pick.name, pick.version, pick.variant))
-    folder = Path(release.from_file).parent if release else Path()
-    paths = []
-    for patch in pick.patches:
-        path = folder / patch.file
-        if release is None or not path.is_file():
-            msg = f"The lock builds {pick.name} {pick.version} with {patch.file}, but {path} does not exist."
-            raise SourceError(msg, hint="Name the catalog that the lock was resolved with: --catalog DIR.")
-        actual = sha256_of(path)
-        if actual != patch.sha256:
-            msg = (
-                f"{path} differs from the patch in the lock; nothing was built.\n"
-                f"  expected SHA-256 {patch.sha256}\n  actual   SHA-256 {actual}"
-            )
-            hint = "If you changed the patch on purpose, correct its hash in the catalog and resolve again."
-            raise MatrixError(msg, hint=hint, id="hash-mismatch")
-        paths.append(path)
-    return tuple(paths)
 
 
 def apply_patches(source: Path, patches: Sequence[Path], log: Path) -> None:

@@ -15,8 +15,6 @@ from email.parser import HeaderParser
 from typing import TYPE_CHECKING
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -35,6 +33,8 @@ from resolver.requirements import TRITON_NAMES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
+
+    from packaging.requirements import Requirement
 
     from resolver.model import Distribution, Resolution
 
@@ -141,6 +141,9 @@ def pin_requirements(
 
 def _pin(text: str, pins: Mapping[str, Pin]) -> tuple[str, str]:
     """Return the requirement after pinning, and the reason; no reason if it is unchanged."""
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
+
     requirement = _parse(text)
     if requirement is None:
         return text, ""
@@ -166,6 +169,8 @@ def _pin(text: str, pins: Mapping[str, Pin]) -> tuple[str, str]:
 
 
 def _parse(text: str) -> Requirement | None:
+    from packaging.requirements import InvalidRequirement, Requirement
+
     try:
         return Requirement(text)
     except InvalidRequirement:

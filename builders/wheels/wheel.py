@@ -19,7 +19,6 @@ import tempfile
 import time
 import zipfile
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -220,6 +219,8 @@ class WheelReader:
             for data in self.chunks(info):
                 consume(data)
             return digest.digest()
+        from concurrent.futures import ThreadPoolExecutor
+
         # Inflating, hashing and writing all release the interpreter's lock.
         with ThreadPoolExecutor(1) as helper:
             pending: deque[Future[None]] = deque()

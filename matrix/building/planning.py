@@ -22,7 +22,6 @@ from builders.machine.host import find_compiler_cache
 from builders.scheduling.batch import Run
 from builders.scheduling.scheduler import estimates, remaining_paths, task_graph
 from builders.scheduling.slurm import Slurm, hours_of, partition_limits, partition_of
-from builders.sources.source import obtain
 from builders.storage.files import cache_root
 from matrix.building.locked import build_host_of
 from matrix.command_line.arguments import command_arguments
@@ -315,6 +314,8 @@ def build_in_jobs(tasks: Sequence[Task], executor: Slurm, context: Context) -> R
 
 def _fetch(tasks: Iterable[Task], context: Context) -> dict[str, MatrixError]:
     """Fetch the inputs of the jobs, which may have no network. Return the errors by build key."""
+    from builders.sources.source import obtain
+
     limits = limits_of(context)
     log = cache_root() / "logs" / "fetch.log"
     errors: dict[str, MatrixError] = {}

@@ -12,14 +12,11 @@ from msgspec.structs import replace
 from builders.building.expected_time import Resources, expected_time
 from builders.building.records import TaskState
 from builders.containers.image import with_pinned_image
-from builders.environments.wheelhouse import check_of, prebuilt
 from builders.findings import Finding
 from builders.index import Index
 from builders.machine import cluster
-from builders.network.download import Downloads
 from builders.scheduling.scheduler import recorded
 from builders.scheduling.slurm import Slurm
-from builders.sources.fetch import fetch_file
 from builders.storage.files import cached_file
 from matrix.api import check_build_hosts, write_lock
 from matrix.building.completing import complete_lock
@@ -53,6 +50,7 @@ from matrix.input.request import check_names
 from matrix.show.json_document import JsonDocument
 from matrix.show.render import counted, findings_text
 from resolver.errors import UsageError
+from resolver.facts.catalog import prebuilt
 from resolver.model import Conflict
 from resolver.versions import join_words
 
@@ -253,9 +251,13 @@ def _with_lock(context: Context, names: Sequence[str]) -> Context | None:
 def fetch_prebuilt(context: Context, names: Sequence[str] = ()) -> None:
     """Fetch, audit and judge wheels that others compiled; raise `MatrixError` if one is unsound or unfit."""
     settings, lock, catalog = context.settings, context.lock, context.catalog_of_lock
-    check = check_of(lock, catalog, partial(exclude_pick, context.lock_path))
     for pick in prebuilt(lock, catalog):
         if not names or pick.name in names:
+            from builders.environments.wheelhouse import check_of
+            from builders.network.download import Downloads
+            from builders.sources.fetch import fetch_file
+
+            check = check_of(lock, catalog, partial(exclude_pick, context.lock_path))
             file = pick.files[0]
             with context.console.task(f"fetch {file.name}"):
                 downloads = Downloads(settings.mirrors, context.console)

@@ -21,13 +21,15 @@ import msgspec
 from resolver.errors import CatalogError, did_you_mean
 from resolver.facts import schema
 from resolver.requirements import PAIRED_WITH_TORCH, exact_requirement, normalize_name, required_name
-from resolver.versions import grouped, satisfies
+from resolver.versions import built_for, grouped, satisfies
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import date
     from pathlib import Path
     from typing import Any
+
+    from resolver.model import Distribution, Resolution
 
 _OfPackage = TypeVar("_OfPackage", schema.Release, schema.Requires, schema.Recipe)
 _MOST_TARGETS = 16
@@ -173,6 +175,17 @@ def within(row: schema.Dated, day: date) -> bool:
 def is_elsewhere(release: schema.Release) -> bool:
     """Return whether a release consists of wheels that PyPI does not have."""
     return bool(release.wheels or release.index)
+
+
+def prebuilt(lock: Resolution, catalog: Catalog) -> list[Distribution]:
+    """Return the distributions of a lock whose wheels were compiled by others."""
+
+    def is_prebuilt(pick: Distribution) -> bool:
+        row = catalog.release.get((pick.name, pick.version, pick.variant))
+        compiled = is_elsewhere(row) if row else built_for(pick.version) is not None
+        return compiled and pick.origin == "published" and bool(pick.files)
+
+    return [pick for pick in lock.distributions if is_prebuilt(pick)]
 
 
 def _by_package(rows: Iterable[_OfPackage]) -> dict[str, list[_OfPackage]]:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from builders.sources.source import obtain, patches_of
+from builders.recipes import patches_of
+from builders.sources.source import obtain
 from builders.storage.files import cache_root
 from resolver.errors import CatalogError, EnvironmentLacksError, MatrixError, SourceError
 from resolver.facts.catalog import Catalog, load

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from builders.recipes import patches_of
 from builders.sources.fetch import FetchedItem, MissingItem, fetch_all
-from builders.sources.source import obtain, patches_of
+from builders.sources.source import obtain
 from builders.storage.files import cache_root
 from matrix.cli import main
 from resolver.errors import EnvironmentLacksError
