@@ -29,7 +29,7 @@ def cpu_seconds() -> float:
 
 
 @pytest.mark.slow
-def test_twenty_unchanged_packages_take_less_than_a_second(
+def test_twenty_unchanged_packages_take_less_than_half_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -59,4 +59,4 @@ def test_twenty_unchanged_packages_take_less_than_a_second(
         lines = done.stdout.splitlines()
         assert sum(": the index has a wheel built from the same inputs" in line for line in lines) == 20
     sys.stdout.write(f"computing {min(times):.2f} s, elapsed {min(elapsed):.2f} s\n")
-    assert min(times) < 1, times
+    assert min(times) < 0.5, times
