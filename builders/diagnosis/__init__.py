@@ -110,16 +110,21 @@ class KnownFailures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
     failures: tuple[Failure, ...] = msgspec.field(name="failure")
 
     @cached_property
-    def patterns(self) -> dict[str, Any]:
-        """All other patterns, compiled by RE2, by text."""
+    def patterns(self) -> tuple[str, ...]:
+        """All other patterns; few logs need more than some of them compiled."""
         texts = [text for row in self.failures for text in (*row.any, *row.all, *row.none)]
         texts += [_UNEXPLAINED, *(text for marks in self.marks.values() for text in marks)]
-        return {text: line_expression(text) for text in texts}
+        return tuple(dict.fromkeys(texts))
 
     @cached_property
     def candidates(self) -> Callable[[bytes], list[int]]:
         """Returns the positions of the patterns that a part of a log may match."""
-        return line_filter([*self.patterns])
+        return line_filter(self.patterns)
+
+    @cached_property
+    def silent(self) -> KnownFailures:
+        """The failures that a build may have that succeeds."""
+        return replace(self, failures=tuple(row for row in self.failures if row.silent))
 
     @cached_property
     def is_harmless(self) -> Callable[[str], object]:
@@ -136,9 +141,7 @@ def known_failures() -> KnownFailures:
 
 def read_known_failures(text: str) -> KnownFailures:
     """Read failures from TOML; raise `ValueError` if it is invalid."""
-    known = msgspec.toml.decode(text, type=KnownFailures)
-    known.candidates(b"")  # an invalid pattern is an error now
-    return known
+    return msgspec.toml.decode(text, type=KnownFailures)
 
 
 def distribution_of(module: str) -> str:
@@ -195,16 +198,17 @@ def looks_like_log(name: str, head: str) -> bool:
     if all(lines) and any(line and line["operator"] for line in lines):  # the check below takes 0.2 s
         return False
     known = known_failures()
-    texts = [*known.patterns]
-    tried = {texts[number] for number in known.candidates(head.encode(errors="replace"))} - {_UNEXPLAINED}
-    return any(known.patterns[text].search(head) for text in tried)
+    tried = {known.patterns[number] for number in known.candidates(head.encode(errors="replace"))}
+    return any(line_expression(text).search(head) for text in tried - {_UNEXPLAINED})
 
 
-def read_log(log: Path, context: DiagnosisContext | None = None) -> Reading:
+def read_log(
+    log: Path, context: DiagnosisContext | None = None, knowledge: KnownFailures | None = None
+) -> Reading:
     """Read a log file, like `read`; raise `UsageError` if it cannot be read."""
     try:
         with log.open("rb") as source:
-            return read(source, context)
+            return read(source, context, knowledge)
     except OSError as error:
         msg = f"Cannot read the log {log}: {error.strerror}."
         raise UsageError(msg) from None
@@ -235,7 +239,7 @@ def _unknown(seen: Mapping[str, Sequence[Sighting]], knowledge: KnownFailures) -
         sighting
         for sighting in seen.get(_UNEXPLAINED, ())
         if sighting.line not in numbers and not NOISE.search(sighting.text)
-        if not any(knowledge.patterns[text].search(sighting.text) for text in texts)
+        if not any(line_expression(text).search(sighting.text) for text in texts)
     ]
     return [_not_known(sighting, knowledge.failures) for sighting in lines[:_SHOWN_LINES]]
 
@@ -410,11 +414,14 @@ def explain_failure(message: str, log: Path, context: DiagnosisContext) -> tuple
 
 def scan(source: IO[bytes], knowledge: KnownFailures) -> dict[str, list[Sighting]]:
     """Search a log for all patterns; return the first few matching lines of each pattern, by its text."""
-    patterns = [*knowledge.patterns.items()]
     seen: dict[str, list[Sighting]] = {}
     for part in parts(source):
-        for text, expression in (patterns[number] for number in knowledge.candidates(part[1])):
+        for text in (knowledge.patterns[number] for number in knowledge.candidates(part[1])):
             missing = (_KEPT_ERRORS if text == _UNEXPLAINED else _KEPT_LINES) - len(seen.get(text, ()))
-            found = (each for each in sightings(part, expression) if not knowledge.is_harmless(each.text))
+            found = (
+                each
+                for each in sightings(part, line_expression(text))
+                if not knowledge.is_harmless(each.text)
+            )
             seen.setdefault(text, []).extend(islice(found, missing))
     return {text: lines for text, lines in seen.items() if lines}

@@ -7,6 +7,7 @@ RE2 does not backtrack, so it also searches many lines at once.
 from __future__ import annotations
 
 import re
+from functools import cache
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ class Sighting(msgspec.Struct, frozen=True):
     values: Mapping[str, str]
 
 
+@cache
 def line_expression(text: str) -> Any:  # noqa: ANN401  re2 has no types
     """Compile an expression for one line; raise `ValueError` if it is invalid or not of linear time."""
     try:
