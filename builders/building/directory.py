@@ -173,7 +173,8 @@ class BuildDirectory:
             shutil.move(earlier, self.log)
 
     def _write(self) -> None:
-        replace_file(self.root / _KEPT, msgspec.json.encode(self._attempt))
+        # The source itself is not flushed either.
+        replace_file(self.root / _KEPT, msgspec.json.encode(self._attempt), flushed=False)
 
 
 def finished_commands(root: Path) -> int:

@@ -26,7 +26,7 @@ from builders.building.provenance import read_statement
 from builders.constants import OUT_OF_MEMORY
 from builders.findings import Finding
 from builders.machine.host import own_program
-from builders.storage.files import write_atomic
+from builders.storage.files import replace_file, write_atomic
 from builders.storage.lease import is_held
 from resolver.errors import ProvenanceError
 from resolver.texts import Digest, Name, VersionText, escaped
@@ -212,7 +212,7 @@ def record_start(task: Task, log: Path) -> None:
         node=node(),
         inputs=task.inputs,
     )
-    write_atomic(log.with_suffix(_STARTED), msgspec.json.encode(attempt))
+    replace_file(log.with_suffix(_STARTED), msgspec.json.encode(attempt), flushed=False)
 
 
 def record_stop(log: Path, why: str) -> None:

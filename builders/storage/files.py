@@ -155,11 +155,15 @@ def link_or_copy(source: Path, target: Path) -> None:
         temporary.replace(target)
 
 
-def replace_file(target: Path, data: bytes) -> None:
-    """Write a file atomically. A link of that name is replaced, not followed."""
+def replace_file(target: Path, data: bytes, *, flushed: bool = True) -> None:
+    """Write a file atomically. A link of that name is replaced, not followed.
+
+    What is worth nothing after a power failure need not be `flushed`, which takes milliseconds.
+    """
     with temporary_sibling(target) as temporary:
         temporary.write_bytes(data)
-        flush(temporary)
+        if flushed:
+            flush(temporary)
         temporary.replace(target)
 
 

@@ -19,7 +19,7 @@ from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builders.storage.files import atomic_path
+from builders.storage.files import temporary_sibling
 from builders.wheels.wheel import (
     DamagedError,
     NewMember,
@@ -213,8 +213,9 @@ class _Relabelling:
     def write(self, directory: Path) -> Labelled:
         target = directory / self._file
         members = self._new_members()
-        with atomic_path(target) as temporary:
+        with temporary_sibling(target) as temporary:
             write_wheel(temporary, members, self._info)
+            temporary.replace(target)  # what publishes it flushes its copy
         check_written(target)
         return Labelled(target, self._wheel.version.local or "", self._changes, tuple(self._notes))
 
