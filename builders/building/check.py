@@ -17,7 +17,7 @@ from builders.building.inputs import required_wheels
 from builders.building.watch import kernel_killed_since, kernel_kills
 from builders.constants import OUT_OF_MEMORY
 from builders.containers.runtime import Bind
-from builders.diagnosis import KILLED, DiagnosisContext, explain_failure, known_failures, read_log
+from builders.diagnosis import KILLED, DiagnosisContext, explain_failure, read_log
 from builders.environments.layers import make_environment
 from builders.probe.ask import WheelReply, ask, wheel_question
 from builders.probe.wheel import judge_wheel
@@ -221,5 +221,5 @@ def silent_failures(log: Path, context: DiagnosisContext) -> list[Finding]:
     """Return the known failures that only the log of a successful build shows, such as a wrong wave size."""
     return [
         replace(finding, id=f"log-{finding.id}", fix="")
-        for finding in read_log(log, replace(context, exit_code=0), known_failures().silent).findings
+        for finding in read_log(log, replace(context, exit_code=0)).findings
     ]

@@ -202,13 +202,11 @@ def looks_like_log(name: str, head: str) -> bool:
     return any(line_expression(text).search(head) for text in tried - {_UNEXPLAINED})
 
 
-def read_log(
-    log: Path, context: DiagnosisContext | None = None, knowledge: KnownFailures | None = None
-) -> Reading:
+def read_log(log: Path, context: DiagnosisContext | None = None) -> Reading:
     """Read a log file, like `read`; raise `UsageError` if it cannot be read."""
     try:
         with log.open("rb") as source:
-            return read(source, context, knowledge)
+            return read(source, context)
     except OSError as error:
         msg = f"Cannot read the log {log}: {error.strerror}."
         raise UsageError(msg) from None
@@ -224,6 +222,8 @@ def read(
     drafted recipe that it changes.
     """
     context, knowledge = context or DiagnosisContext(), knowledge or known_failures()
+    if context.exit_code == 0 and not context.findings:
+        knowledge = knowledge.silent  # whatever else the log contains, the build succeeded
     seen = scan(source, knowledge)
     marked = (kind for kind, texts in knowledge.marks.items() if not seen.keys().isdisjoint(texts))
     context = replace(context, kind=context.kind or next(marked, ""))
@@ -313,8 +313,6 @@ def _applies(
     shown = bool(lines) or bool(set(row.findings) & context.findings) or context.exit_code in row.exit_code
     if not shown:
         return False
-    if context.exit_code == 0 and lines and not row.silent and not context.findings:
-        return False  # whatever the log contains, the build succeeded
     if not all(text in seen for text in row.all) or any(text in seen for text in row.none):
         return False
     # The lines of a failed build are enough. For a finding, an exit code, or lines that a good build also

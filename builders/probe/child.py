@@ -14,7 +14,6 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 LONGEST = 600  # characters of an error that are kept
@@ -24,16 +23,7 @@ SIZE = 256  # rows and columns of the matrices that a GPU multiplies
 
 def inner(kind: str, value: str, address: str) -> None:
     """Answer one part in a child, after the outer process has inspected the child."""
-    parts: dict[str, Callable[[Any], dict[str, Any]]]
-    parts = {
-        "torch": torch_part,
-        "jax": jax_part,
-        "import": import_part,
-        "object": object_part,
-        "libraries": libraries_part,
-        "plugin": plugin_part,
-    }
-    reply = json.dumps(parts[kind](json.loads(value)))
+    reply = json.dumps(globals()[f"{kind}_part"](json.loads(value)))
     connection = _socket.socket(_socket.AF_UNIX)  # without the enumerations of `socket`: a fifth of the start
     connection.connect("\0" + address)
     connection.sendall(connection.recv(64) + reply.encode())

@@ -117,10 +117,8 @@ def end_descendants() -> None:
         if ended:
             continue
         for pid in own_children():
-            try:
+            with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-            except OSError:
-                continue
         time.sleep(0.01)
     sys.exit("Processes that the probed packages started cannot be ended.")
 
@@ -129,13 +127,9 @@ def own_children() -> list[int]:
     """Return the child processes."""
     children = []
     for stat in glob.glob("/proc/[0-9]*/stat"):
-        try:
-            with open(stat, "rb") as file:
-                parent = file.read().rpartition(b")")[2].split()[1]
-        except OSError:
-            continue
-        if int(parent) == os.getpid():
-            children.append(int(stat.split("/")[2]))
+        with suppress(OSError), open(stat, "rb") as file:
+            if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
+                children.append(int(stat.split("/")[2]))
     return children
 
 
