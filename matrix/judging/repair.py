@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from resolver.answers.explain import blamed, explain_conflict
-from resolver.answers.resolve import solve
+from resolver.answers.resolve import Search
 from resolver.compiling.known_bad import broken_combinations
 from resolver.compiling.names import replacement
 from resolver.errors import NoVersionError
@@ -201,7 +201,7 @@ class Nearest:
 
     def _solved(self) -> tuple[Request, Resolution | Refuted]:
         asked = replace(self.request, requirements=(*self.request.requirements, *self.requirements))
-        return asked, solve(self.catalog, asked, self.indexes, self.keep)
+        return asked, Search(self.catalog, asked, self.indexes, self.keep).answer
 
     def relax(self) -> Conflict | None:
         """Relax until the rest resolves; return the conflict if it never does."""

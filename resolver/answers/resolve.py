@@ -85,13 +85,12 @@ def resolve(
     request, notes = for_rocm(catalog, request)
     search = Search(catalog, request, indexes, keep)
     if request.target.backend == "rocm":
-        search = _with_wheels(catalog, search, indexes, notes)
-        search = _with_extras(catalog, search, indexes, notes)
+        search = _with_extras(_with_wheels(search, notes), notes)
     request, answer = search.request, search.answer
     if isinstance(answer, Resolution):
         image = catalog.image.get(answer.target.base_image or "")
         notes += content_notes(catalog, request, answer.picks, image)
-        notes += _published_instead(catalog, search, answer)
+        notes += _published_instead(search, answer)
         notes += _nothing_to_install(request, answer)
         notes += _code_for_every_gpu(catalog, answer)
         answer = with_network_plugin(catalog, search.request, answer, search.with_distribution)
@@ -107,7 +106,7 @@ def resolve(
 
     def solved(relaxed: Request) -> Resolution | Refuted | None:
         try:
-            return solve(catalog, relaxed, indexes, until=until)
+            return Search(catalog, relaxed, indexes, until=until).answer
         except MatrixError:
             return None
 
@@ -118,9 +117,7 @@ def resolve(
     return replace(conflict, suggestions=suggestions)
 
 
-def _with_wheels(
-    catalog: Catalog, search: Search, indexes: PackageIndexes | None, notes: list[Notice]
-) -> Search:
+def _with_wheels(search: Search, notes: list[Notice]) -> Search:
     """Return a search with wheels of another name in place of what the answer would compile.
 
     They are taken if they are for the same ROCm, if the site advises another ROCm, or if there is no solution
@@ -128,9 +125,9 @@ def _with_wheels(
     """
     # Another search, not an assumption of the first: the names that were asked for decide the order of
     # decisions, which packages are compiled into the problem, and what a conflict says.
-    advice = advice_for(catalog, search.request).get("rocm")
+    advice = advice_for(search.catalog, search.request).get("rocm")
     for stated in search.request.requirements if not search.request.no_prebuilt else ():
-        row, answer = wheels_for_rocm(catalog, stated.name), search.answer
+        row, answer = wheels_for_rocm(search.catalog, stated.name), search.answer
         pick = answer.pick(stated.name) if isinstance(answer, Resolution) else None
         if row is None or (pick is not None and pick.origin != "build"):
             continue
@@ -138,7 +135,7 @@ def _with_wheels(
         others = (other for other in search.request.requirements if other != stated)
         renamed = replace(search.request, requirements=(*others, *named_by(stated, row)))
         try:
-            other = Search(catalog, renamed, indexes, {"rocm": rocm} if rocm else None)
+            other = Search(search.catalog, renamed, search.indexes, {"rocm": rocm} if rocm else None)
             found = other.answer
         except MatrixError:  # the wheels have other versions
             continue
@@ -158,9 +155,7 @@ def _with_wheels(
     return search
 
 
-def _with_extras(
-    catalog: Catalog, search: Search, indexes: PackageIndexes | None, notes: list[Notice]
-) -> Search:
+def _with_extras(search: Search, notes: list[Notice]) -> Search:
     """Return a search with an extra for ROCm of a requested project, if nothing in the answer is for ROCm.
 
     Of several extras that resolve, the one with the fewest distributions is taken. If none resolves, the
@@ -176,7 +171,8 @@ def _with_extras(
             marker = f" ; {stated.marker}" if stated.marker else ""
             names = ",".join(sorted({*stated.extras, extra}))
             asked = parse_requirement(f"{stated.name}[{names}]{stated.specifier or ''}{marker}")
-            with_extra = Search(catalog, replace(search.request, requirements=(*others, asked)), indexes)
+            asking = replace(search.request, requirements=(*others, asked))
+            with_extra = Search(search.catalog, asking, search.indexes)
             found = with_extra.answer
             tried.append(
                 (len(found.picks) if isinstance(found, Resolution) else sys.maxsize, extra, with_extra)
@@ -189,12 +185,12 @@ def _with_extras(
     return search
 
 
-def _published_instead(catalog: Catalog, search: Search, answer: Resolution) -> Iterator[Notice]:
+def _published_instead(search: Search, answer: Resolution) -> Iterator[Notice]:
     """Yield a sentence for each requested build that a published wheel with other versions would replace."""
     asked = {requirement.name: requirement.extras for requirement in search.request.requirements}
     built = {pick.name for pick in answer.picks if pick.origin == "build"} - {"torch"}
     for name in sorted(built & asked.keys()) if not search.request.no_prebuilt else ():
-        if not any(map(is_elsewhere, catalog.releases_of(name))) or asked[name]:
+        if not any(map(is_elsewhere, search.catalog.releases_of(name))) or asked[name]:
             continue
         chosen = search.with_wheel(name)
         if wheel := chosen.get(name):
@@ -229,7 +225,8 @@ def _code_for_every_gpu(catalog: Catalog, answer: Resolution) -> Iterator[Notice
 class Search:
     """A request, its one search, and the answer. Later questions are further assumptions of this search.
 
-    Parameters are those of `solve`.
+    For the parameters see `resolve`. With indexes, the search gives up with a `TooLargeError` at the time
+    `until` (`time.monotonic`), or when it has taken too long.
     """
 
     def __init__(
@@ -318,7 +315,7 @@ class Search:
         if solution is not None:
             return self._answer(self.request, solution, is_confirmed=False)
         request = replace(self.request, requirements=(*self.request.requirements, *stated))
-        return solve(self.catalog, request, self.indexes)
+        return Search(self.catalog, request, self.indexes).answer
 
     def _limit(self, stated: Requirement) -> Assumption | None:
         """Return what a requirement allows as an assumption; None for a variant, or if it was never met."""
@@ -372,22 +369,6 @@ class Search:
 
     def _values(self, solution: Solution) -> list[Assumption]:
         return [(self._session.number[name], 1 << bit) for name, bit in solution.items()]
-
-
-def solve(
-    catalog: Catalog,
-    request: Request,
-    indexes: PackageIndexes | None,
-    keep: Mapping[str, str] | None = None,
-    *,
-    until: float = inf,
-) -> Resolution | Refuted:
-    """Return the resolution of a request, or the proof that it has none; see `resolve` for the arguments.
-
-    With indexes, the search gives up with a `TooLargeError` at the time `until` (`time.monotonic`), or when
-    it has taken too long.
-    """
-    return Search(catalog, request, indexes, keep, until).answer
 
 
 def _solver(catalog: Catalog, request: Request, indexes: PackageIndexes, keep: Mapping[str, str]) -> Solver:

@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 
 from matrix.judging.repair import Change, Nearest, changed_versions, replaced, requirement_of
 from matrix.reading.items import Item
-from resolver.answers.resolve import solve
+from resolver.answers.resolve import Search
 from resolver.compiling.names import replacement
 from resolver.facts.catalog import Catalog, load
 from resolver.facts.schema import Replaces
@@ -40,7 +40,7 @@ def repaired(
     if conflict := found.relax():
         return conflict, {}, []
     requirements, reasons = found.requirements, found.reasons
-    answer = solve(catalog, replace(request, requirements=requirements), indexes)
+    answer = Search(catalog, replace(request, requirements=requirements), indexes).answer
     assert isinstance(answer, Resolution)
     changes = list(changed_versions(answer, wanted, reasons))
     return answer, {item.name: item.text for item in requirements}, changes
@@ -122,11 +122,11 @@ def test_no_relaxed_pin_of_a_conflict_can_be_restored_alone(seed: int) -> None:
     found = Nearest(catalog, HERE, wanted, indexes)
     free = replace(HERE, requirements=tuple(requirement_of(item, 4) for item in wanted))
     if found.relax():
-        assert not isinstance(solve(catalog, free, indexes), Resolution)
+        assert not isinstance(Search(catalog, free, indexes).answer, Resolution)
         return
     requirements, reasons = found.requirements, found.reasons
     by_name = {item.name: item for item in requirements}
-    answer = solve(catalog, replace(HERE, requirements=tuple(by_name.values())), indexes)
+    answer = Search(catalog, replace(HERE, requirements=tuple(by_name.values())), indexes).answer
     assert isinstance(answer, Resolution)
     chosen = {pick.name: pick.version for pick in answer.distributions}
     changes = {change.before.split()[0] for change in changed_versions(answer, wanted, reasons)}
@@ -134,7 +134,7 @@ def test_no_relaxed_pin_of_a_conflict_can_be_restored_alone(seed: int) -> None:
     for name in changes:
         if pins[name] in projects[name]:
             exact = {**by_name, name: requirement_of(Item(name=name, version=pins[name]), 0)}
-            restored = solve(catalog, replace(HERE, requirements=tuple(exact.values())), indexes)
+            restored = Search(catalog, replace(HERE, requirements=tuple(exact.values())), indexes).answer
             assert not isinstance(restored, Resolution)
 
 
@@ -143,7 +143,7 @@ def test_torch_for_cuda_keeps_its_version_where_rocm_has_it() -> None:
     found = Nearest(CATALOG, LUMI, wanted, None)
     assert found.relax() is None
     requirements, reasons = found.requirements, found.reasons
-    answer = solve(CATALOG, replace(LUMI, requirements=requirements), None)
+    answer = Search(CATALOG, replace(LUMI, requirements=requirements), None).answer
     assert isinstance(answer, Resolution)
     first, second = changed_versions(answer, wanted, reasons)
     assert (first.before, first.for_cuda, second.for_cuda) == ("torch 2.5.1+cu124", True, True)

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from resolver.answers.explain import explain_conflict
-from resolver.answers.resolve import resolve, solve
+from resolver.answers.resolve import Search, resolve
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog
 from resolver.facts.schema import Requires
@@ -405,7 +405,7 @@ def test_what_an_image_has_stays_although_an_index_got_it_later(catalog: Catalog
 
 def test_a_conflict_that_projects_of_indexes_only_precede_is_explained(catalog: Catalog) -> None:
     kept = replace(ask(catalog, "jax", site=LUMI, day="2024-10-07"), preinstalled=Preinstalled(IMAGE))
-    answer = solve(catalog, kept, FakeIndexes({**projects(), "jax": {"0.4.28": FakeRelease()}}))
+    answer = Search(catalog, kept, FakeIndexes({**projects(), "jax": {"0.4.28": FakeRelease()}})).answer
     assert isinstance(answer, Refuted)
     found, _ = explain_conflict(kept, answer)
     assert "you asked to keep the content of the base image" in {item.text for item in found.core}

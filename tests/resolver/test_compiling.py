@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from resolver.answers.resolve import resolve, solve
+from resolver.answers.resolve import Search, resolve
 from resolver.compiling import add_distributions, compile_problem, start_problem
 from resolver.compiling.known_bad import AVOIDED
 from resolver.compiling.problem import ABSENT, Problem, bits, is_prerelease
@@ -485,7 +485,7 @@ def test_commit_is_chosen_only_with_its_own_torch(prefer: Prefer, catalog: Catal
         alone = replace(catalog, release={**others, release.key(): release})
         options: dict[str, Any] = {"gfx": ["gfx90a"], "driver": next(drivers), "day": "2026-11-21"}
         request = ask(alone, release.package, site="local", backend="rocm", prefer=prefer, **options)
-        answer = solve(alone, request, None)
+        answer = Search(alone, request, None).answer
         if isinstance(answer, Resolution):
             resolved += 1
             torch = answer.version_of("torch")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 import resolver.answers.confirmation
 from resolver.answers.answer import Recorded
 from resolver.answers.confirmation import confirm
-from resolver.answers.resolve import solve
+from resolver.answers.resolve import Search
 from resolver.errors import InternalError, UsageError
 from resolver.model import Distribution, Resolution
 from resolver.requirements import parse_requirement
@@ -43,7 +43,7 @@ def answers() -> list[Found]:
         for seed in range(5 * ANSWERS):
             universe = open_universe(random.Random(seed), projects=6, releases=5, pythons=PYTHONS)
             with suppress(UsageError):
-                answer = solve(universe.catalog, universe.request, universe.indexes())
+                answer = Search(universe.catalog, universe.request, universe.indexes()).answer
                 if isinstance(answer, Resolution):
                     found.append((universe, *confirmed[-1]))
                     assert versions_of(confirmed[-1][0]) == versions_of(answer)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from resolver.answers.rejected import rejected_versions, search_naming
-from resolver.answers.resolve import resolve, solve
+from resolver.answers.resolve import Search, resolve
 from resolver.errors import EnvironmentLacksError, InternalError, SourceError
 from resolver.facts.catalog import Catalog, load
 from resolver.indexes import Content, ExcludedFile, File, Judgement, Metadata, SourceClass, judged
@@ -62,7 +62,7 @@ def found(
     indexes = projects if isinstance(projects, FakeIndexes) else FakeIndexes(projects)
     fields = {name: options.pop(name) for name in ("excluded",) if name in options}
     target = {"site": "local", "backend": "rocm", "gfx": ["gfx90a"], "driver": "6.3", **options}
-    outcome = solve(catalog, replace(ask(catalog, text, **target), **fields), indexes)
+    outcome = Search(catalog, replace(ask(catalog, text, **target), **fields), indexes).answer
     return outcome if isinstance(outcome, Resolution) else None
 
 
@@ -435,8 +435,8 @@ def test_source_of_a_wheel_for_cuda_is_built_on_request(catalog: Catalog) -> Non
     )
     target: dict[str, Any] = {"site": "local", "backend": "rocm", "gfx": ["gfx90a"], "driver": "6.3"}
     request = ask(catalog, "a c", **target)
-    assert not isinstance(solve(catalog, request, indexes), Resolution)
-    answer = solve(catalog, replace(request, no_prebuilt=True), indexes)
+    assert not isinstance(Search(catalog, request, indexes).answer, Resolution)
+    answer = Search(catalog, replace(request, no_prebuilt=True), indexes).answer
     assert isinstance(answer, Resolution)
     files = {pick.name: pick.files[0].name for pick in answer.picks if pick.files}
     assert files["a"] == "a-1.tar.gz"

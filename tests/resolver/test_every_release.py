@@ -13,7 +13,7 @@ from itertools import cycle
 
 import pytest
 
-from resolver.answers.resolve import solve
+from resolver.answers.resolve import Search
 from resolver.errors import InternalError, MatrixError, NoVersionError
 from resolver.facts.catalog import Catalog, is_elsewhere
 from resolver.facts.schema import Release
@@ -81,9 +81,9 @@ def test_release_that_the_catalog_lacks_has_an_answer_or_a_reason(catalog: Catal
         indexes = FakeIndexes({name: {"99.0": release, "0.0.0.1": release}} if rows else {})
         for version in ("99.0", "0.0.0.1"):
             try:
-                answer = solve(
+                answer = Search(
                     catalog, ask(catalog, f"{name}=={version}", site="lumi-g", day=DAYS[-1]), indexes
-                )
+                ).answer
                 kinds[type(answer).__name__] += 1
             except NoVersionError:
                 kinds["none"] += 1
@@ -99,7 +99,7 @@ def test_every_release_has_an_answer_or_a_reason(part: int, catalog: Catalog) ->
     failed, kinds = [], Counter[str]()
     for text, site, day in [*_requests(catalog)][part::PARTS]:
         try:
-            kinds[type(solve(catalog, ask(catalog, text, site=site, day=day), indexes)).__name__] += 1
+            kinds[type(Search(catalog, ask(catalog, text, site=site, day=day), indexes).answer).__name__] += 1
         except InternalError as error:
             failed.append(f"{text} at {site} on {day}: {error.message}")
         except MatrixError as error:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from resolver.answers.explain import LinkGroup, explain_conflict
-from resolver.answers.resolve import resolve, solve
+from resolver.answers.resolve import Search, resolve
 from resolver.errors import SourceError, UsageError
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog, closed_names, load
@@ -48,7 +48,7 @@ def with_python(
 
 def _outcome(universe: OpenUniverse) -> object:
     try:
-        found = solve(universe.catalog, universe.request, universe.indexes())
+        found = Search(universe.catalog, universe.request, universe.indexes()).answer
     except UsageError:
         return "usage"
     if isinstance(found, Resolution):
@@ -608,7 +608,7 @@ def test_conflicts_are_minimal() -> None:
         projects, asked = _plain_universe(random.Random(seed))
         request = _request(*asked)
         try:
-            refuted = solve(_catalog(), request, FakeIndexes(projects))
+            refuted = Search(_catalog(), request, FakeIndexes(projects)).answer
         except UsageError:
             continue
         if not isinstance(refuted, Refuted):

@@ -7,7 +7,7 @@ from datetime import date, timedelta
 import pytest
 from msgspec.structs import replace
 
-from resolver.answers.resolve import resolve, solve
+from resolver.answers.resolve import Search, resolve
 from resolver.compiling.known_bad import concerning
 from resolver.facts.catalog import Catalog, closed_names
 from resolver.indexes import Content
@@ -185,7 +185,7 @@ def test_release_with_wrong_results_is_not_chosen_if_another_resolves(site: str,
     for name, bad in ((*row.combination.items(),)[0] for row in rows if len(row.combination) == 1):
         if name == "torch":
             continue
-        found = solve(catalog, ask(catalog, name, site=site, day=DAY), FakeIndexes({}))
+        found = Search(catalog, ask(catalog, name, site=site, day=DAY), FakeIndexes({})).answer
         chosen = found.version_of(name) if isinstance(found, Resolution) else ""
         for row in catalog.releases_of(name) if chosen and satisfies(chosen, bad) else ():
             if (
@@ -194,7 +194,7 @@ def test_release_with_wrong_results_is_not_chosen_if_another_resolves(site: str,
                 and not satisfies(row.version, bad)
             ):
                 pinned = ask(catalog, f"{name}=={row.version}", site=site, day=DAY)
-                assert isinstance(solve(catalog, pinned, FakeIndexes({})), Refuted), row.version
+                assert isinstance(Search(catalog, pinned, FakeIndexes({})).answer, Refuted), row.version
 
 
 def test_release_that_was_not_judged_is_taken_instead_of_one_of_years_ago(catalog: Catalog) -> None:
@@ -218,7 +218,7 @@ def test_no_package_of_the_catalog_is_years_behind_what_resolves(
     """Pin every release that is more than a year newer than the chosen one: none resolves."""
 
     def answer(text: str) -> Resolution | Refuted:
-        return solve(catalog, ask(catalog, f"{text}{limit}", site=site, day=DAY), FakeIndexes({}))
+        return Search(catalog, ask(catalog, f"{text}{limit}", site=site, day=DAY), FakeIndexes({})).answer
 
     pinned, days = (
         0,

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator
 import pytest
 from msgspec.structs import replace
 
-from resolver.answers.resolve import solve
+from resolver.answers.resolve import Search
 from resolver.errors import MatrixError
 from resolver.facts import schema
 from resolver.facts.catalog import Catalog
@@ -35,7 +35,7 @@ DRIVERS = ("6.3", "6.4", "30.30")
 def outcome(catalog: Catalog, request: Request, indexes: FakeIndexes | None = None) -> Resolution | None:
     """Return the answer; None if the request is refused."""
     try:
-        found = solve(catalog, request, indexes)
+        found = Search(catalog, request, indexes).answer
     except MatrixError:
         return None
     return found if isinstance(found, Resolution) else None

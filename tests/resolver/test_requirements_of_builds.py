@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from resolver.answers.explain import explain_conflict
-from resolver.answers.resolve import resolve, solve
+from resolver.answers.resolve import Search, resolve
 from resolver.facts.catalog import Catalog
 from resolver.model import Conflict, Resolution
 from tests.resolver.solve_helpers import ask
@@ -53,7 +53,7 @@ def test_every_vllm_has_an_answer_or_a_reason_of_the_platform(site: str, catalog
         row = catalog.release.get(("vllm", version, ""))
         for day in [day for day in DAYS if row is None or day >= str(row.released)][number % 9 :: 9]:
             request = ask(catalog, f"vllm=={version}", site=site, day=day)
-            answer = solve(catalog, request, known)
+            answer = Search(catalog, request, known).answer
             if isinstance(answer, Resolution):
                 resolved.add(version)
                 (vllm,) = (pick for pick in answer.picks if pick.name == "vllm")
