@@ -15,7 +15,7 @@ from resolver.requirements import normalize_name
 from resolver.versions import shorten, specifier_or_none
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from packaging.markers import Marker
 
@@ -43,6 +43,12 @@ _MACHINE = "x86_64"
 _OLDEST_GLIBC = 5  # manylinux1
 _NAMED_MANYLINUX = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
 _WHEEL_TAGS = 3
+_SDIST = 1 << 30
+"""The rank of an sdist: after all wheels."""
+Kind = tuple[str, str]
+"""The tags of a wheel, none of an sdist, and Requires-Python: what decides where a file can be installed."""
+_Alternatives = list[list["tuple[str, str, str] | _Alternatives"]]
+"""A parsed marker: comparisons and groups in parentheses, joined by ``and``, and these lists by ``or``."""
 
 
 class Environment:
@@ -61,7 +67,9 @@ class Environment:
         self._parsed: dict[str, Marker] = {}
         self._pythons: dict[str, bool] = {}
         self._ranks: dict[str, int | None] = {}
+        self._of_kind: dict[Kind, int | None] = {}
         self._glibcs: dict[str, int | None] = {}
+        self._places: dict[tuple[Kind, ...], list[int]] = {}
 
     def applies(self, marker: str, extra: str = "") -> bool:
         """Return whether a marker (PEP 508) is true, with one extra or without any.
@@ -82,35 +90,20 @@ class Environment:
     def _simple(self, marker: str, extra: str, patch: str) -> bool | None:
         """Evaluate a marker that only compares common variables; return None for other or invalid markers."""
         # Almost all markers are of this kind, and loading `packaging.markers` takes longer than all of them.
-        groups: list[list[list[bool]]] = [[[]]]  # the alternatives of each open parenthesis, with clauses
-        end, marker = 0, marker.rstrip()
-        is_clause_next = True
-        while end < len(marker):
-            token = _TOKEN.match(marker, end)
-            if token is None or is_clause_next != (token["sign"] in {None, "("}):
-                return None
-            end = token.end()
-            match token["sign"]:
-                case None:
-                    compared = self._compared(token["name"], token["operator"], token["value"], extra, patch)
-                    if compared is None:
-                        return None
-                    groups[-1][-1].append(compared)
-                    is_clause_next = False
-                case "(":
-                    if len(groups) > _MOST_NESTED:
-                        return None
-                    groups.append([[]])
-                case ")":
-                    alternatives = groups.pop()
-                    if not groups:
-                        return None
-                    groups[-1][-1].append(any(map(all, alternatives)))
-                case sign:
-                    is_clause_next = True
-                    if sign == "or":
-                        groups[-1].append([])
-        return None if is_clause_next or len(groups) > 1 else any(map(all, groups[0]))
+        alternatives = _alternatives(marker)
+        return None if alternatives is None else self._any(alternatives, extra, patch)
+
+    def _any(self, alternatives: _Alternatives, extra: str, patch: str) -> bool | None:
+        values = [
+            [
+                self._any(clause, extra, patch)
+                if isinstance(clause, list)
+                else self._compared(*clause, extra, patch)
+                for clause in clauses
+            ]
+            for clauses in alternatives
+        ]
+        return None if any(None in clauses for clauses in values) else any(map(all, values))
 
     def _compared(self, name: str, operator: str, value: str, extra: str, patch: str) -> bool | None:
         """Evaluate a comparison; return None if `packaging` must evaluate it."""
@@ -184,12 +177,11 @@ class Environment:
             self._pythons[requires_python] = allowed
         return allowed
 
-    def rank(self, wheel: str) -> int | None:
+    def rank(self, tags: str) -> int | None:
         """Return the rank of a wheel's best tag (0 is the most specific); None if pip cannot install it.
 
         It is the order of `packaging.tags`: first by Python, then by platform.
         """
-        tags = tags_of(wheel)
         if tags not in self._ranks:
             pythons, platforms = _parts_of(tags)
             on_linux, anywhere = self._orders
@@ -219,9 +211,8 @@ class Environment:
         on_linux = {tag: order for order, tag in enumerate(linux)}
         return on_linux, {tag: order for order, tag in enumerate([f"{this}-none", *pure], start=len(linux))}
 
-    def oldest_glibc(self, wheel: str) -> int | None:
+    def oldest_glibc(self, tags: str) -> int | None:
         """Return the minor version of the oldest glibc 2 that a wheel runs on: 0 if any, None if none."""
-        tags = tags_of(wheel)
         if tags not in self._glibcs:
             pythons, platforms = _parts_of(tags)
             on_linux, anywhere = self._orders
@@ -235,27 +226,66 @@ class Environment:
                 self._glibcs[tags] = min(parts, default=None)
         return self._glibcs[tags]
 
-    def installable(self, files: Iterable[File]) -> list[File]:
+    def installable(self, files: Sequence[File]) -> list[File]:
         """Return the files that pip may install: wheels, the best first, or else an sdist."""
-        wheels: list[tuple[int, File]] = []
-        sdist: File | None = None
-        for file in files:
-            if not self.allows_python(file.requires_python):
-                continue
-            if file.name.endswith(".whl"):
-                rank = self.rank(file.name)
-                if rank is not None:
-                    wheels.append((rank, file))
-            else:
-                sdist = sdist or file
-        if wheels:
-            wheels.sort(key=lambda ranked: ranked[0])
-            return [file for _, file in wheels]
-        return [sdist] if sdist else []
+        return [files[place] for place in self.places(kinds_of(files))]
+
+    def places(self, kinds: tuple[Kind, ...]) -> list[int]:
+        """Return the places of the files that pip may install, as `installable`."""
+        known = self._places.get(kinds)  # many releases have files of the same kinds
+        if known is None:
+            for kind in kinds:
+                if kind not in self._of_kind:
+                    tags, requires_python = kind
+                    is_allowed = self.allows_python(requires_python)
+                    self._of_kind[kind] = (self.rank(tags) if tags else _SDIST) if is_allowed else None
+            ranks = enumerate(map(self._of_kind.__getitem__, kinds))
+            ordered = sorted((rank, place) for place, rank in ranks if rank is not None)
+            known = [place for rank, place in ordered if rank < _SDIST]
+            known = self._places[kinds] = known or [place for _, place in ordered[:1]]
+        return known
 
     def __str__(self) -> str:
         glibc = f" and glibc {self.glibc}" if self.glibc else ""
         return f"Python {self.python}{glibc} on {_MACHINE}"
+
+
+@cache
+def _alternatives(marker: str) -> _Alternatives | None:
+    """Parse a marker; return None if it has anything else than comparisons of a variable with a text."""
+    groups: list[_Alternatives] = [[[]]]  # the alternatives of each open parenthesis, with clauses
+    end, marker = 0, marker.rstrip()
+    is_clause_next = True
+    while end < len(marker):
+        token = _TOKEN.match(marker, end)
+        if token is None or is_clause_next != (token["sign"] in {None, "("}):
+            return None
+        end = token.end()
+        match token["sign"]:
+            case None:
+                groups[-1][-1].append((token["name"], token["operator"], token["value"]))
+                is_clause_next = False
+            case "(":
+                if len(groups) > _MOST_NESTED:
+                    return None
+                groups.append([[]])
+            case ")":
+                alternatives = groups.pop()
+                if not groups:
+                    return None
+                groups[-1][-1].append(alternatives)
+            case sign:
+                is_clause_next = True
+                if sign == "or":
+                    groups[-1].append([])
+    return None if is_clause_next or len(groups) > 1 else groups[0]
+
+
+def kinds_of(files: Sequence[File]) -> tuple[Kind, ...]:
+    """Return the kinds of files."""
+    return tuple(
+        [(tags_of(file.name) if file.name.endswith(".whl") else "", file.requires_python) for file in files]
+    )
 
 
 @lru_cache(maxsize=10_000)

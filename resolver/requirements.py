@@ -108,6 +108,7 @@ def required_name(requirement: str) -> str:
     return normalize_name(match["name"]) if match else ""
 
 
+@lru_cache(maxsize=65536)
 def is_for_cuda(name: str) -> bool:
     """Return whether a distribution is for CUDA, judging by its normalized name.
 
@@ -121,6 +122,7 @@ def is_for_cuda(name: str) -> bool:
     return name not in _NOT_CUDA and _CUDA.search(name) is not None
 
 
+@lru_cache(maxsize=65536)
 def is_rocm_package(name: str) -> bool:
     """Return whether a normalized name is one of AMD's packages that install ROCm for torch.
 

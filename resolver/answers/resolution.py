@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from datetime import timedelta
 from graphlib import TopologicalSorter
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from msgspec.structs import astuple, replace
@@ -472,8 +473,8 @@ def generations(names: Iterable[str], edges: Iterable[Edge]) -> tuple[tuple[str,
     # Not by networkx, as in `resolver.answers.graph`: importing it takes longer than resolving.
     sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(names, ()))
     edges = sorted(edges, key=astuple)
-    for edge in edges:
-        sorter.add(edge.subject, edge.object)
+    for subject, own in groupby(edges, attrgetter("subject")):
+        sorter.add(subject, *(edge.object for edge in own))
     try:
         sorter.prepare()
     except graphlib.CycleError as error:

@@ -29,7 +29,7 @@ from resolver.compiling.known_bad import AVOIDED, exclude_together
 from resolver.compiling.platform import offered_images
 from resolver.compiling.problem import Statement, Variable, bits, is_prerelease
 from resolver.compiling.problem_builder import built_for_builds, exclude_later_releases
-from resolver.environment import Environment
+from resolver.environment import Environment, tags_of
 from resolver.facts.catalog import is_elsewhere
 from resolver.model import UNLISTED, Candidate, Fact
 from resolver.requirements import (
@@ -487,7 +487,7 @@ def _relate_to_tags(builder: ProblemBuilder, name: str) -> None:
         release = candidate.release
         if release is None or candidate.origin != "published":
             continue
-        wheels = [wheel.file for wheel in (release.wheel, *release.wheels) if wheel]
+        wheels = [tags_of(one.file) for one in (release.wheel, *release.wheels) if one]
         if not wheels:
             continue
         oldest: dict[str, int] = {}  # by Python, the minor version of the oldest glibc 2

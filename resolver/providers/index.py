@@ -168,9 +168,11 @@ class IndexProvider:
 
     def url(self, name: str) -> str:
         """Return the URL of the direct reference that the request has for a name, if any."""
+        if name not in self._direct:
+            return ""
         direct = [
             requirement
-            for requirement in self._direct.get(name, ())
+            for requirement in self._direct[name]
             if not requirement.marker or self._applies(requirement.marker)
         ]
         for other in direct[1:]:

@@ -282,7 +282,9 @@ class Projects(Part):
 
     def _known_problem(self, name: str, version: str) -> str:
         """Return why a known-bad row excludes a release, alone; empty if none does."""
-        rows = () if self.world.is_for_cpu(name) else self._bad_releases.get(name, ())
+        rows = self._bad_releases.get(name, ())
+        if not rows or self.world.is_for_cpu(name):
+            return ""
         kept = name in self.world.installed
         bad = (row for row in rows if satisfies(version, row.combination[name]))
         return next((row.excludes for row in bad if not kept or row.effect == "refuse"), "")
@@ -426,7 +428,7 @@ class Projects(Part):
         thousands of files.
         """
         is_changed = False
-        for number in sorted(self._preferring.keys() & self.search.touched):
+        for number in sorted(self._preferring.keys() & self.search.touched) if self._preferring else ():
             choices, domain = self._preferring[number], self.search.domains[number]
             state = choices.project
             grown = set[int]()

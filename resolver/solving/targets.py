@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from resolver.compiling.problem import bits
-from resolver.environment import Environment, names_python, tags_of
+from resolver.environment import Environment, kinds_of, names_python
 from resolver.versions import join_words, minor, newest_first
 
 if TYPE_CHECKING:
     from resolver.compiling.problem import Variable
+    from resolver.environment import Kind
     from resolver.indexes import File
 
 
@@ -27,16 +29,10 @@ class Fit(msgspec.Struct, frozen=True, gc=False):
 
     wheels: dict[int, int]
     """The Pythons with a wheel, by the minor version of the oldest glibc 2 that it needs; 0 if any."""
+    with_wheel: int
+    """The Pythons with a wheel, for some glibc."""
     sdist: int
     """The Pythons that may build its sdist."""
-
-    @property
-    def with_wheel(self) -> int:
-        """The Pythons with a wheel, for some glibc."""
-        mask = 0
-        for pythons in self.wheels.values():
-            mask |= pythons
-        return mask
 
     @property
     def pythons(self) -> int:
@@ -57,7 +53,11 @@ class Targets:
         self._release = release
         self.all = python.present
         self.allowed = allowed & python.present
-        self._fits: dict[tuple[str, str, bool], list[tuple[int, int]]] = {}
+        self._fits: dict[tuple[tuple[Kind, ...], bool], Fit] = {}
+        """By the kinds of the files of a release, which many releases share."""
+        self._of_kind: dict[tuple[Kind, bool], list[tuple[int, int]]] = {}
+        self._allowing: dict[tuple[str, bool], list[tuple[int, Environment]]] = {}
+        self._places: dict[tuple[Kind, ...], list[int]] = {}
         self._markers: dict[tuple[str, str], int] = {}
 
     @cached_property
@@ -103,46 +103,55 @@ class Targets:
             self._markers[key] = mask
         return mask
 
-    def fit(self, files: Iterable[File], *, any_patch: bool = False) -> Fit:
+    def fit(self, files: Sequence[File], *, any_patch: bool = False) -> Fit:
         """Return where files can be installed; with `any_patch`, by some patch release of a Python."""
+        key = kinds_of(files), any_patch
+        fit = self._fits.get(key)
+        if fit is None:
+            fit = self._fits[key] = self._fit_of(*key)
+        return fit
+
+    def _fit_of(self, kinds: Iterable[Kind], any_patch: bool) -> Fit:
         wheels: dict[int, int] = {}
         best: dict[int, int] = {}
         sdist = 0
-        for file in files:
-            is_wheel = file.name.endswith(".whl")
-            key = tags_of(file.name) if is_wheel else "", file.requires_python, any_patch
-            fits = self._fits.get(key)
+        for kind in kinds:
+            fits = self._of_kind.get((kind, any_patch))
             if fits is None:
-                fits = self._fits[key] = self._fit_of(file, is_wheel=is_wheel, any_patch=any_patch)
+                fits = self._of_kind[kind, any_patch] = self._fits_of(*kind, any_patch=any_patch)
             for bit, glibc in fits:
-                if not is_wheel:
+                if not kind[0]:
                     sdist |= 1 << bit
                 elif glibc < best.get(bit, glibc + 1):
                     best[bit] = glibc
         for bit, glibc in best.items():
             wheels[glibc] = wheels.get(glibc, 0) | 1 << bit
-        return Fit(wheels, sdist)
+        return Fit(wheels, sum(1 << bit for bit in best), sdist)
 
-    def _fit_of(self, file: File, *, is_wheel: bool, any_patch: bool) -> list[tuple[int, int]]:
+    def _fits_of(self, tags: str, requires_python: str, *, any_patch: bool) -> list[tuple[int, int]]:
         """Return the Pythons that may install a file, each with the minor version of the oldest glibc."""
-        found = [
-            (bit, one.oldest_glibc(file.name) if is_wheel else 0)
-            for bit, one in (self._lenient if any_patch else self.environments).items()
-            if one.allows_python(file.requires_python)
-        ]
+        environments = self._allowing.get((requires_python, any_patch))
+        if environments is None:
+            environments = self._allowing[requires_python, any_patch] = [
+                (bit, one)
+                for bit, one in (self._lenient if any_patch else self.environments).items()
+                if one.allows_python(requires_python)
+            ]
+        found = ((bit, one.oldest_glibc(tags) if tags else 0) for bit, one in environments)
         return [(bit, glibc) for bit, glibc in found if glibc is not None]
 
     def files(self, files: Sequence[File]) -> list[File]:
         """Return the files for any Python, the most preferred first; if none, those for any patch release."""
-        found: dict[str, File] = {}
-        # A file that only some patch releases may install counts only if there is no other.
-        for environments in (self.environments, self._lenient):
-            for environment in environments.values():
-                for file in environment.installable(files):
-                    found.setdefault(file.name, file)
-            if found:
-                break
-        return list(found.values())
+        kinds = kinds_of(files)
+        places = self._places.get(kinds)
+        if places is None:
+            # A file that only some patch releases may install counts only if there is no other.
+            for environments in (self.environments, self._lenient):
+                found = (one.places(kinds) for one in environments.values())
+                places = self._places[kinds] = [*dict.fromkeys(chain.from_iterable(found))]
+                if places:
+                    break
+        return [files[place] for place in places or ()]
 
     def names(self, pythons: int) -> str:
         """Return Pythons as text, such as ``Python 3.9 and 3.10``."""

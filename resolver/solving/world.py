@@ -136,12 +136,10 @@ class World:
 
     def rows_of(self, name: str) -> Sequence[Requires]:
         """Return the catalog's run requirements of a distribution for this backend."""
-        if self.is_for_cpu(name):
-            return ()
         if name not in self._rows:
             target = self.request.target
             by_key: dict[tuple[object, ...], Requires] = {}
-            for row in self.catalog.requires_of(name):
+            for row in () if self.is_for_cpu(name) else self.catalog.requires_of(name):
                 if row.kind == "run" and row.backend in {None, target.backend}:
                     versions = row.versions if row.allows_gfx(target.gfx) else ()
                     earlier = by_key.get(row.key())
