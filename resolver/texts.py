@@ -56,7 +56,9 @@ Gfx = Annotated[str, Meta(pattern=_GFX)]
 
 _MASK = "***"
 _SIGN = re.compile(
-    r"://[^/\s]*@|(?i:key|pass|pwd|token|secret|cookie|authorization|wandb|credential)|(?:^|\s)-u|--user"
+    r"((?<!-)--[\w-]{0,100}?)?(?i:key|pass|pwd|token|secret|cookie|authorization|credential)"
+    r"(?(1)|[\w.-]{0,100}['\"]?\s?[=:])"  # of an option, or of a variable or header
+    r"|://[^/\s]*@|(?:^|\s)-u|--(?:proxy-)?user|sshpass|wandb login|login \S{1,100} password|PRIVATE KEY"
     r"|AIza|AKIA|gh[opusr]_|glpat|github_pat|hf_|pypi-A|sk-|xox|hooks\.slack"
 )
 """Finds texts that may have a secret; all others, most of a document, are left as they are."""

@@ -143,7 +143,10 @@ def is_plain(version: str) -> bool:
 
 @cache
 def _local_label(version: str) -> str | None:
-    return Version(version).local if "+" in version else None
+    """Return the local label of a valid version, normalized; None if it has none."""
+    _, plus, label = version.strip().lower().partition("+")
+    parts = label.replace("-", ".").replace("_", ".").split(".")
+    return ".".join(str(int(part)) if part.isdigit() else part for part in parts) if plus else None
 
 
 def _without_trailing_zeros(release: tuple[int, ...]) -> tuple[int, ...]:
@@ -191,7 +194,7 @@ def _parse_clause(text: str) -> SpecifierClause | None:
         bounds = None if match["series"] else _bounds_for_other(operator, key)
     if bounds is None:
         return None
-    local = Version(f"0{match['local']}").local if match["local"] else None
+    local = _local_label(text) if match["local"] else None
     return SpecifierClause(operator, text[len(operator) :].strip(), *bounds, operator == "!=", local)
 
 
@@ -236,11 +239,11 @@ class Versions:
 
     def __init__(self, masks: Mapping[str, int]) -> None:
         self._masks = {version: mask for version, mask in masks.items() if key_or_none(version)}
-        ordered = sorted((version_key(version), mask) for version, mask in self._masks.items())
-        self._keys = [key for key, _ in ordered]
+        self._ordered = sorted((version_key(version), version) for version in self._masks)
+        self._keys = [key for key, _ in self._ordered]
         self._below = [0]  # the bits of no version, of the first, of the first two, and so on
-        for _, mask in ordered:
-            self._below.append(self._below[-1] | mask)
+        for _, version in self._ordered:
+            self._below.append(self._below[-1] | self._masks[version])
         self._by_clause: dict[SpecifierClause, int] = {}
 
     def allowed_by(self, specifier: Specifier) -> int:
@@ -259,9 +262,8 @@ class Versions:
         low, high = bisect_left(self._keys, clause.low), bisect_left(self._keys, clause.high)
         mask = self._below[high] & ~self._below[low]
         if clause.local is not None:
-            mask &= sum(
-                bits for version, bits in self._masks.items() if _local_label(version) == clause.local
-            )
+            inside = (version for _, version in self._ordered[low:high])
+            mask = sum(self._masks[one] for one in inside if _local_label(one) == clause.local)
         return self._below[-1] & ~mask if clause.outside else mask
 
 

@@ -25,7 +25,7 @@ from resolver.model import SUGGESTIONS_STOPPED, Notice, Resolution
 from resolver.providers.index import LabelledProvider
 from resolver.providers.inferred import InferredProvider
 from resolver.reporter import SILENT
-from resolver.requirements import PAIRED_WITH_TORCH, parse_requirement
+from resolver.requirements import parse_requirement
 from resolver.solving.session import Refuted, Session
 from resolver.versions import join_words
 
@@ -383,9 +383,7 @@ def _solver(catalog: Catalog, request: Request, indexes: PackageIndexes, keep: M
     names = {requirement.name for requirement in request.requirements}
     inferred.start(reachable(catalog, request.target.backend, names))
     inferred.check()
-    builder = ProblemBuilder(
-        catalog, request, also=PAIRED_WITH_TORCH, keep=keep, open_world=True, providers=providers
-    )
+    builder = ProblemBuilder(catalog, request, keep=keep, open_world=True, providers=providers)
     solver = Solver(start_problem(builder), indexes, keep)
     of_index = names - builder.closed
     for row in catalog.proven_at(request.target.site) if request.prefer == "proven" else ():

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
-from resolver.compiling.distributions import compile_packages, compile_torch, torch_rows
+from resolver.compiling.distributions import compile_companions, compile_packages, compile_torch, torch_rows
 from resolver.compiling.known_bad import AVOIDED, compile_known_bad
 from resolver.compiling.platform import add_default_images, add_libstdcxx, compile_platform
 from resolver.compiling.preinstalled import compile_preinstalled
@@ -59,6 +59,7 @@ def start_problem(builder: ProblemBuilder) -> ProblemBuilder:
 def add_distributions(builder: ProblemBuilder, names: Collection[str]) -> None:
     """Add distributions of the catalog and all they require; the rest stays, so a search on it can go on."""
     builder.reach(names)
+    compile_companions(builder)
     compile_packages(builder)
     compile_known_bad(builder)
     demand_limits(builder)

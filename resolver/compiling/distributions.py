@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from resolver.compiling.clauses import Test
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.facts import schema
+    from resolver.facts.catalog import Catalog
 
 _NOT_JUDGED = ", and whether others work was not judged"
 _BEYOND = "beyond"
@@ -55,7 +56,7 @@ PYTORCH = "https://download.pytorch.org/"
 
 
 def compile_torch(builder: ProblemBuilder) -> None:
-    """Add torch, its triton, torchvision and torchaudio, and the relations between them."""
+    """Add torch and the distributions that its wheels name, and the relations between them."""
     rows = torch_rows(builder)
     torches = [
         Candidate("torch", row.version, "distribution", "published", fact, index=row.index)
@@ -63,22 +64,27 @@ def compile_torch(builder: ProblemBuilder) -> None:
         for fact in [Fact.of(row, f"torch {row.version} is published at {row.index}")]
     ]
     _add_torch_variable(builder, "torch", torches)
-    exact = [(row, _companions(row)) for row in rows]
+    _relate_torch_to_platform(builder, rows)
+    _relate_torch_to_images(builder, rows)
+    compile_companions(builder)
+    exclude_later_releases(builder, "torch")
+
+
+def compile_companions(builder: ProblemBuilder) -> None:
+    """Add torch's triton, and torchvision and torchaudio if they are reachable, unless they are there."""
+    exact = [(row, _companions(row)) for row in torch_rows(builder)]
+    excluded = {*builder.variables, *PAIRED_WITH_TORCH} - (builder.reachable - builder.variables.keys())
     companions: dict[str, dict[str, list[schema.Torch]]] = {}
     for row, own in exact:
         for name, version in {**own, **_triton_of_some_pythons(row)}.items():
             # torch brings its triton; torchvision and torchaudio count only if something asks for them.
-            if name in builder.reachable or name not in PAIRED_WITH_TORCH:
+            if name not in excluded:
                 companions.setdefault(name, {}).setdefault(version, []).append(row)
     for name in TRITON_NAMES:
-        if builder.candidates(name):
+        if name not in excluded and builder.candidates(name):
             companions.setdefault(name, {})
     for name, versions in companions.items():
-        candidates = [_companion_candidate(name, version, torches) for version, torches in versions.items()]
-        _add_torch_variable(builder, name, candidates)
-    _relate_torch_to_platform(builder, rows)
-    _relate_torch_to_images(builder, rows)
-    for name, versions in companions.items():
+        _add_torch_variable(builder, name, [_companion_candidate(name, *of) for of in versions.items()])
         # Who requires whom decides who is the subject: torchvision requires one torch, torch one triton.
         if name in PAIRED_WITH_TORCH:
             clauses = []
@@ -99,7 +105,6 @@ def compile_torch(builder: ProblemBuilder) -> None:
                 if name in own
             ]
             builder.relate("torch", name, clauses)
-    exclude_later_releases(builder, "torch")
 
 
 def torch_rows(builder: ProblemBuilder) -> list[schema.Torch]:
@@ -412,7 +417,7 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
             if row.partial
         ]
         build = all(row.kind == "build" for row in rows)
-        clauses += [
+        beyond = [
             Clause(
                 subjects[number],
                 _up_to_newer(builder.variables[name], number, rows, subjects, allowed_by(versions)),
@@ -423,8 +428,9 @@ def _relate_to_requirements(builder: ProblemBuilder, name: str, masks: _ReleaseM
             for number, row in enumerate(rows)
             if (versions := beyond_bounds(row, inferred.get(row.releases, "")))
         ]
-        builder.relate(name, on, clauses, build=build, when_present=when_present)
-        _prefer_inferred_bounds(builder, name, on, clauses)
+        builder.relate(name, on, [*clauses, *beyond], build=build, when_present=when_present)
+        if beyond:
+            _prefer_inferred_bounds(builder, name, on, [*clauses, *beyond])
 
 
 def beyond_bounds(row: schema.Requires, neighbour: str = "") -> tuple[str, ...]:
@@ -538,7 +544,7 @@ def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _Re
     """Relate built distributions to their ROCm and torch, and to build requirements that no index has."""
     against_torch, in_standard = [], []
     others: dict[str, list[Clause]] = {}
-    standards: dict[str, tuple[Test, str]] = {}
+    standards: dict[str, Test] = {}
     for candidate in builder.variables[name].candidates:
         recipe = candidate.recipe
         if candidate.origin != "build" or recipe is None or candidate.release is None:
@@ -555,10 +561,8 @@ def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _Re
         if standard:
             if standard not in standards:
                 standards[standard] = _torch_for_standard(builder, standard)
-            allowed, newest = standards[standard]
-            text = f"is compiled as C++{standard}, which torch supports up to {newest}"
-            fact = Statement(recipe, str(candidate), text)
-            in_standard.append(Clause(this, allowed, fact, build_only=True))
+            fact = Statement(recipe, str(candidate), partial(_standard_text, builder.catalog, standard))
+            in_standard.append(Clause(this, standards[standard], fact, build_only=True))
     if builder.target.backend == "rocm":
         _relate_to_rocm_of_builds(builder, name, masks)
     if name != "torch":
@@ -595,18 +599,20 @@ def _relate_to_rocm_of_builds(builder: ProblemBuilder, name: str, masks: _Releas
     builder.relate(name, "torch", with_torch, build=True)
 
 
-def _torch_for_standard(builder: ProblemBuilder, standard: str) -> tuple[Test, str]:
-    """Return a test that allows each torch that supports a C++ standard, or whose standard is unknown.
+def _torch_for_standard(builder: ProblemBuilder, standard: str) -> Test:
+    """Return a test that allows each torch that supports a C++ standard, or whose standard is unknown."""
+    rows = builder.catalog.torch
+    allowed = where(
+        lambda one: one.version not in rows or int(rows[one.version].cxx_standard or 0) <= int(standard)
+    )
+    return known_mask(allowed(builder.variables["torch"]))
 
-    Also return the newest release that is known to compile.
-    """
-    required = {
-        row.version: int(row.cxx_standard) for row in builder.catalog.torch.values() if row.cxx_standard
-    }
-    compiling = [version.partition("+")[0] for version, needed in required.items() if needed <= int(standard)]
+
+def _standard_text(catalog: Catalog, standard: str) -> str:
+    rows = (row for row in catalog.torch.values() if row.cxx_standard)
+    compiling = [_release_of(row) for row in rows if int(row.cxx_standard) <= int(standard)]
     newest = newest_first(compiling)[0] if compiling else "none"
-    allowed = where(lambda one: required.get(one.version, 0) <= int(standard))
-    return known_mask(allowed(builder.variables["torch"])), newest
+    return f"is compiled as C++{standard}, which torch supports up to {newest}"
 
 
 class _ReleaseMasks:

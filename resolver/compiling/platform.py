@@ -17,10 +17,10 @@ from resolver.compiling.clauses import (
     no_candidate,
     version_in,
 )
-from resolver.compiling.problem import Variable
+from resolver.compiling.problem import Statement, Variable
 from resolver.compiling.problem_builder import exclude_later_releases, is_advised
 from resolver.facts import schema
-from resolver.facts.driver import drivers_of_modules, is_older, runs_outside_table
+from resolver.facts.driver import drivers_of_modules, is_older, runs_outside_table, supported
 from resolver.model import IMAGE, STATUS_RANK, Candidate, Fact
 from resolver.versions import join_words, minor, newest_first, sort_key
 
@@ -113,7 +113,7 @@ def _add_rocm(builder: ProblemBuilder) -> None:
             Clause(
                 version_in([row.version]),
                 covers(row.gfx, builder.target.gfx),
-                Fact.of(row, f"ROCm {row.version} supports {', '.join(row.gfx)}", note=""),
+                Statement(row, f"ROCm {row.version}", f"supports {', '.join(row.gfx)}", note=""),
             )
             for row in rows
             if row.gfx
@@ -177,7 +177,7 @@ def _runs_outside_table(builder: ProblemBuilder) -> list[Clause]:
 
 
 def _at_own_risk(line: str, driver: schema.Driver) -> Clause:
-    oldest, newest = (pick(driver.supports, key=sort_key) for pick in (min, max))
+    oldest, newest = supported(driver.supports)
     text = f"ROCm {line} is older than driver {driver.version} supports ({oldest} to {newest})"
     note = "Single-node jobs may run, but AMD does not support this."
     fact = Fact(text, "inferred", driver.source, note, driver.file)
@@ -222,14 +222,15 @@ def _add_images(builder: ProblemBuilder) -> None:
     for row in images.values():
         this = version_in([row.name])
         if row.rocm:  # an image without ROCm gets it only from torch's wheel
-            fact = Fact.of(row, f"{row.name} contains ROCm {row.rocm}", note="")
+            fact = Statement(row, row.name, f"contains ROCm {row.rocm}", note="")
             known = row.rocm in builder.catalog.rocm
             rocm.append(Clause(this, version_in([row.rocm]) if known else line_is(minor(row.rocm)), fact))
         if row.glibc:
-            fact = Fact.of(row, f"{row.name} is {row.os}, which has glibc {row.glibc}", note=_glibc_note(row))
+            text = f"is {row.os}, which has glibc {row.glibc}"
+            fact = Statement(row, row.name, text, note=_glibc_note(row))
             glibc.append(Clause(this, version_in([row.glibc]), fact))
         else:
-            fact = Fact.of(row, f"the glibc of {row.name} is not known", note="")
+            fact = Statement(row, f"the glibc of {row.name}", "is not known", note="")
             unknown.append(Clause(this, no_candidate, fact))
     _prefer_python_of_image(builder)
     builder.relate("base-image", "rocm", rocm)
@@ -247,21 +248,17 @@ def add_default_images(builder: ProblemBuilder) -> None:
 def add_libstdcxx(builder: ProblemBuilder) -> None:
     """Add the libstdc++ of the base images, which no other component requires to be present."""
     rows = [row for row in _weakest_first(builder.catalog.image) if row.libstdcxx]
-    facts = {
-        row.libstdcxx: Fact.of(
-            row, f"libstdcxx {row.libstdcxx} is the version in {row.os or row.name}", note=""
-        )
-        for row in rows
-    }
     candidates = [
-        Candidate("libstdcxx", version, "platform", "base-image", fact) for version, fact in facts.items()
+        Candidate("libstdcxx", version, "platform", "base-image", fact)
+        for version, row in {row.libstdcxx: row for row in rows}.items()
+        for fact in [Fact.of(row, f"libstdcxx {version} is the version in {row.os or row.name}", note="")]
     ]
     builder.add_variable("libstdcxx", candidates)
     clauses = [
         Clause(
             version_in([row.name]),
             version_in([row.libstdcxx]),
-            Fact.of(row, f"{row.name} has the libstdc++ of GCC {row.libstdcxx}", note=""),
+            Statement(row, row.name, f"has the libstdc++ of GCC {row.libstdcxx}", note=""),
         )
         for row in rows
     ]
@@ -296,9 +293,9 @@ def _weakest_first(images: Mapping[str, schema.Image]) -> list[schema.Image]:
 
 def _add_glibc(builder: ProblemBuilder) -> None:
     facts = {
-        row.glibc: Fact.of(row, f"glibc {row.glibc} is the version in {row.os}", note=_glibc_note(row))
-        for row in _weakest_first(builder.catalog.image)
-        if row.glibc
+        version: Fact.of(row, f"glibc {version} is the version in {row.os}", note=_glibc_note(row))
+        for version, row in {row.glibc: row for row in _weakest_first(builder.catalog.image)}.items()
+        if version
     }
     here = builder.target.glibc
     if here:

@@ -8,6 +8,7 @@ the version of the module ``60003`` for 6.0.3, or ``30100100`` for 30.10.1, as `
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
 from resolver.errors import UsageError, did_you_mean
@@ -35,7 +36,13 @@ def drivers_of_modules(catalog: Catalog, lines: Collection[str]) -> list[str]:
 
 def is_older(line: str, driver: schema.Driver) -> bool:
     """Return whether a ROCm line is older than all that AMD's table lists for a driver."""
-    return sort_key(line) < min(map(sort_key, driver.supports))
+    return sort_key(line) < sort_key(supported(driver.supports)[0])
+
+
+@cache
+def supported(lines: tuple[str, ...]) -> tuple[str, str]:
+    """Return the oldest and the newest of the ROCm lines that AMD's table lists for a driver."""
+    return min(lines, key=sort_key), max(lines, key=sort_key)
 
 
 def runs_outside_table(

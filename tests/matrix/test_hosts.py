@@ -276,6 +276,7 @@ SECRETS = {
     "an option": "tool --token s3cr3tword",
     "an option with =": "tool --password=s3cr3tword",
     "curl -u": "curl -u me:s3cr3tword https://host.example/file",
+    "a login at a proxy": "curl --proxy-user me:s3cr3tword https://host.example/file",
     "a header": "curl -H 'Authorization: Bearer s3cr3tword' https://host.example/file",
     "another header": "curl -H 'X-Api-Key: s3cr3tword' https://host.example/file",
     "a cookie": "curl --cookie 'session=s3cr3tword' -H \"Cookie: c=s3cr3tword\" https://host.example",
@@ -364,7 +365,7 @@ def test_masking_takes_time_that_grows_with_the_text(text: str) -> None:
     [
         "matrix @ git+https://github.com/ROCm/apex@0123456789abcdef0123456789abcdef01234567",
         "ssh://git@host.example/x", "docker run -u 1000:1000", "key: 3f1c9a52", "token=$CI_TOKEN",
-        "PWD=/home/me", "password authentication failed", "PASS: test_apex",
+        "PWD=/home/me", "password authentication failed", "PASS: test_apex", "one token at a time",
         "sk-learn-contrib-with-a-long-name==1.0",
     ],
 )  # fmt: skip
