@@ -9,6 +9,7 @@ import tarfile
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -40,6 +41,7 @@ EXTENSION = ".cpython-312-x86_64-linux-gnu.so"
 Files = Mapping[str, bytes]
 
 
+@cache
 def code() -> bytes:
     """Return data that compresses like machine code."""
     rng = random.Random(4)

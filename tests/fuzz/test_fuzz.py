@@ -13,7 +13,7 @@ from tests.fuzz import run as run_module
 from tests.fuzz.kinds import KINDS, Kind
 from tests.fuzz.run import FaultError, limits, run, run_case
 
-CASES = 8
+CASES = 5
 MORE = {"elf-versions": 100}
 """Kinds that are read from every image, and quickly."""
 short = settings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import signal
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -26,14 +27,18 @@ def overlay(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @cache
-def _reads_suggestions(file: str) -> bool:
-    return "suggest" in Path(file).read_text(encoding="utf-8")
+def _readers_of_suggestions(file: str) -> list[str]:
+    """Return the functions of a module that read suggestions; if one is no test, all tests may use it."""
+    text = Path(file).read_text(encoding="utf-8")
+    functions = (one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.FunctionDef))
+    return [one.name for one in functions if "suggest" in ast.unparse(one)] if "suggest" in text else []
 
 
 @pytest.fixture(autouse=True)
 def _suggestions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Search for suggestions only in modules that read them; that takes longer than to find the conflict."""
-    if not _reads_suggestions(request.module.__file__):
+    """Search for suggestions only in tests that read them; that takes longer than to find the conflict."""
+    readers = _readers_of_suggestions(request.module.__file__)
+    if request.function.__name__ not in readers and all(name.startswith("test_") for name in readers):
         monkeypatch.setattr(suggest, "suggest", lambda *_, **__: ((), False))
 
 

@@ -16,7 +16,7 @@ from tests.resolver.judge import judged
 from tests.resolver.solving import minimal_core, solve, solve_preferred
 from tests.resolver.universe import EXAMPLES, FEWER, Limit, Universe, random_universe, universes
 
-SEEDS = range(150)
+SEEDS = range(90)
 
 
 @pytest.mark.slow

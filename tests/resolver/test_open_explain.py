@@ -58,12 +58,13 @@ def test_suggestions_of_conflict_resolve(catalog: Catalog) -> None:
 
 def test_cuda_is_refused_with_its_chain(catalog: Catalog) -> None:
     projects = {"wants": {"1": ["cudalib"]}, "cudalib": {"1.0": ["nvidia-cublas-cu12"]}}
-    assert texts(conflict(catalog, "wants", projects)) == [
+    answer = conflict(catalog, "wants", projects)
+    assert texts(answer) == [
         "you asked for wants",
         "wants 1 requires cudalib",
         "cudalib 1.0 requires nvidia-cublas-cu12, which is for CUDA",
     ]
-    (warning,) = conflict(catalog, "wants", projects).warnings
+    (warning,) = answer.warnings
     assert "`nvidia-cublas-cu12; sys_platform == 'never'`" in warning
 
 

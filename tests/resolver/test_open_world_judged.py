@@ -17,7 +17,7 @@ from resolver.model import Resolution
 from tests.resolver.open_universe import EXTRAS, OpenUniverse, open_universe, parsed, versions_of
 from tests.resolver.uv_judge import answer_of_uv, serving
 
-SEEDS = range(150)
+SEEDS = range(80)
 
 
 def answer_to(universe: OpenUniverse) -> Resolution | None:

@@ -84,7 +84,7 @@ def solve(search: Search, left: list[Terms], assumptions: list[tuple[int, int]])
     return failed and search.why(failed)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(problems())
 def test_search_finds_solution_iff_one_exists(
     problem: tuple[list[int], list[Terms], int, list[list[tuple[int, int]]]],
@@ -194,7 +194,7 @@ def solve_with_late_tables(chance: random.Random) -> bool:
 
 def test_tables_that_are_added_at_any_choice_hold() -> None:
     """A choice that is taken back keeps no table from being checked: tables are facts, not consequences."""
-    assert sum(solve_with_late_tables(random.Random(seed)) for seed in range(1200)) > 300
+    assert sum(solve_with_late_tables(random.Random(seed)) for seed in range(600)) > 150
 
 
 def test_first_variable_gets_its_first_value() -> None:
