@@ -159,7 +159,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def unit(session: nox.Session) -> None:
-    """Run the fast tests: three minutes on two cores. Arguments after -- go to pytest.
+    """Run the fast tests: two minutes on two cores. Arguments after -- go to pytest.
 
     No network is needed unless something must be installed.
     """
