@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from builders.building.records import TaskState
+from builders.building.task_state import TaskState
 from matrix.building import work
 from matrix.building.planning import Plan
 from matrix.commands import (

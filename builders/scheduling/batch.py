@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from builders.building.expected_time import Resources
-from builders.building.records import TaskState
+from builders.building.task_state import TaskState
 from builders.scheduling.scheduler import graph_of, remaining_paths
 from resolver.texts import Digest, Name
 

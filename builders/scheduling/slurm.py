@@ -40,7 +40,7 @@ from resolver.texts import check_texts, explained
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from builders.building.records import TaskState
+    from builders.building.task_state import TaskState
     from builders.index import Index
     from resolver.facts.schema import Partition
     from resolver.reporter import Phase, Progress, Reporter

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from builders.building.expected_time import Resources
 from builders.building.inputs import Limits, wheels_of
 from builders.building.plan import plan
-from builders.building.records import State, TaskState, changes_since_last_build, explain_changes
+from builders.building.records import changes_since_last_build, explain_changes
+from builders.building.task_state import State, TaskState
 from builders.constants import INDEX_DIRECTORY, LOCK_FILE
 from builders.machine.cluster import memory_gib
 from builders.machine.host import find_compiler_cache

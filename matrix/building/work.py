@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from builders.building.records import TaskState
+from builders.building.task_state import TaskState
 from builders.containers.image import with_pinned_image
 from builders.findings import Finding
 from builders.index import Index

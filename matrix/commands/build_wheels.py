@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from builders.building.expected_time import Resources, expected_time
-from builders.building.records import TaskState
+from builders.building.task_state import TaskState
 from builders.containers.image import with_pinned_image
 from builders.findings import Finding
 from builders.index import Index

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import UNSET
 
-from builders.building.records import TaskState, build_records
+from builders.building.task_state import TaskState
 from builders.constants import LOCK_FILE
-from builders.index import Index
 from matrix.api import package_indexes
 from matrix.command_line.conflict import last_conflict
 from matrix.command_line.options import add_format, add_index, add_lock
@@ -44,6 +43,7 @@ from resolver.versions import grouped, join_words, shorten, sort_key
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from pathlib import Path
 
     from matrix.command_line.context import Context
     from matrix.show.console import Console
@@ -155,7 +155,7 @@ def explanation(context: Context) -> ExplainDocument:
         rejected=rejected,
         rejected_more=more,
         problems=problems,
-        failure=_failure(picks[0], Index(args.index)),
+        failure=_failure(picks[0], args.index),
     )
 
 
@@ -272,12 +272,16 @@ def _more_text(name: str, number: int) -> str:
     return f"  - {text} not chosen.{example}"
 
 
-def _failure(pick: Distribution, index: Index) -> TaskState | None:
-    """Return the last build of a distribution if it failed."""
-    is_built = pick.origin == "build" and index.state.is_dir()
-    builds = (
-        [row for row in build_records(index, [pick.name]) if row.version == pick.pinned] if is_built else []
-    )
+def _failure(pick: Distribution, folder: Path) -> TaskState | None:
+    """Return the last build of a distribution if it failed, for the index in a directory."""
+    if pick.origin != "build":
+        return None
+    from builders.building.records import build_records
+    from builders.index import Index
+
+    index = Index(folder)
+    found = build_records(index, [pick.name]) if index.state.is_dir() else []
+    builds = [row for row in found if row.version == pick.pinned]
     return builds[-1] if builds and builds[-1].state == "failed" else None
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from builders.building.provenance import Statement
-    from builders.building.records import TaskState
+    from builders.building.task_state import TaskState
     from matrix.command_line.context import Context
     from resolver.facts.catalog import Catalog
     from resolver.model import Distribution, Request, Resolution

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Literal
 
-from builders.building.records import TaskState, build_records
+from builders.building.records import build_records
+from builders.building.task_state import TaskState
 from builders.index import Index
 from builders.storage.io_errors import not_an_index
 from matrix.command_line.options import add_format, add_index, add_names

@@ -80,10 +80,10 @@ def catalog_with_image_of(
 
     The image is not started, because the lock and the image may be a stranger's.
     """
-    from builders.containers.inspection import with_inspected_image
-
     catalog, image = catalog_of(lock, path, settings, drafts=drafts), lock.image
     if image and lock.request.target.base_image and image.path.startswith("/"):
+        from builders.containers.inspection import with_inspected_image
+
         catalog = with_inspected_image(catalog, image.path, image.name, start=False)
     return catalog
 

@@ -16,7 +16,6 @@ import pytest
 from builders.building.plan import Task
 from builders.building.provenance import Descriptor, RunMetadata, statement
 from builders.building.records import (
-    InputChange,
     build_records,
     changed_inputs,
     changes_since_last_build,
@@ -25,6 +24,7 @@ from builders.building.records import (
     log_path,
     record_start,
 )
+from builders.building.task_state import InputChange
 from builders.index import Index
 from builders.storage.lease import exclusive_lock
 from tests.support.tasks import make_recipe, make_task

@@ -16,7 +16,8 @@ import msgspec
 import pytest
 
 from builders.building.directory import path_of
-from builders.building.records import TaskState, failure_path, log_path
+from builders.building.records import failure_path, log_path
+from builders.building.task_state import TaskState
 from builders.index import Index
 from builders.scheduling import slurm
 from builders.scheduling.batch import Run, pack

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.building.records import TaskState
+from builders.building.task_state import TaskState
 from builders.index import Index
 from builders.scheduling.batch import Run
 from builders.scheduling.slurm import Slurm as SlurmExecutor

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders.building.records import TaskState
+from builders.building.task_state import TaskState
 from builders.findings import Finding
 from builders.index import Index
 from builders.storage.lease import exclusive_lock

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builders.building.records import TaskState
+from builders.building.task_state import TaskState
 from builders.findings import Finding
 from matrix.api import write_lock
 from matrix.cli import main

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from builders.building.records import TaskState
+from builders.building.task_state import TaskState
 from matrix.building.planning import Plan
 
 
