@@ -29,8 +29,11 @@ _MOST_REASONS = 3
 """Maximum number of requirements to list as the reason for a distribution."""
 
 
-def completed(resolution: Resolution, answer: Answer) -> Resolution:
-    """Return a resolution of the catalog with the projects that the solver added, and with all files."""
+def completed(resolution: Resolution, answer: Answer, *, only_picks: bool = False) -> Resolution:
+    """Return a resolution of the catalog with the projects that the solver added, and with all files.
+
+    With `only_picks`, the rest is not that of the answer.
+    """
     known = [
         replace(pick, files=answer.files_of(pick.name), extras=answer.world.extras_of(pick.name))
         if pick.kind == "distribution"
@@ -61,12 +64,14 @@ def completed(resolution: Resolution, answer: Answer) -> Resolution:
     added = [_with_risk(_built(pick, answer), answer) for pick in added]
     aliases = list(_aliases(resolution, (*known, *added), answer, required_by))
     picks = with_labels(resolution.request.target, [*known, *aliases, *added])
-    edges = dict.fromkeys(resolution.edges)
-    edges |= dict.fromkeys(Edge(alias.name, alias.alias_of, "run", declared=True) for alias in aliases)
     platform = [pick for pick in picks if pick.kind == "platform"]
     distributions = sorted(
         (pick for pick in picks if pick.kind == "distribution"), key=lambda pick: pick.name
     )
+    if only_picks:
+        return replace(resolution, picks=(*platform, *distributions))
+    edges = dict.fromkeys(resolution.edges)
+    edges |= dict.fromkeys(Edge(alias.name, alias.alias_of, "run", declared=True) for alias in aliases)
     names = {pick.name for pick in picks}
     for pick in distributions:
         for required, _ in answer.requirements_of(pick.name):

@@ -306,14 +306,14 @@ class Search:
         return None if solution is None else self._answer(asked, solution)
 
     def with_requirements(self, stated: Sequence[Requirement]) -> Resolution | Refuted:
-        """Return the answer with further requirements of what the request names; it is not confirmed.
+        """Return the picks of the answer with further requirements of what the request names, not confirmed.
 
         They are assumptions of this search. Only without a solution, the longer request has its own.
         """
         limits = [limit for one in stated if (limit := self._limit(one))]
         solution = self._solve([*self._assumed, *limits]) if len(limits) == len(stated) else None
         if solution is not None:
-            return self._answer(self.request, solution, is_confirmed=False)
+            return self._answer(self.request, solution, only_picks=True)
         request = replace(self.request, requirements=(*self.request.requirements, *stated))
         return Search(self.catalog, request, self.indexes).answer
 
@@ -349,22 +349,24 @@ class Search:
         key = next((note.subject for note in self._notes), "")
         return [*assumed, *selected(self._selectors, key), *self._values(solution)]
 
-    def _answer(self, request: Request, solution: Solution, *, is_confirmed: bool = True) -> Resolution:
+    def _answer(self, request: Request, solution: Solution, *, only_picks: bool = False) -> Resolution:
         problem = self._session.problem
         closed = resolution_of(self.catalog, request, problem, solution, self._notes)
         if self._solver is None:
             return closed
         from resolver.answers.answer import Answer
         from resolver.answers.assembling import completed
-        from resolver.answers.confirmation import confirm
 
         answer = Answer(self._solver)
-        lock = completed(closed, answer)
+        lock = completed(closed, answer, only_picks=only_picks)
+        if only_picks:
+            return lock
+        from resolver.answers.confirmation import confirm
+
         lock = replace(lock, warnings=(*lock.warnings, *self._recent)) if self._recent else lock
-        if is_confirmed:
-            self.extras = answer.extras_for_rocm()
-            known = {*self._session.number, *self._builder.closed}
-            confirm(lock, answer.recorded(closed.edges), known, answer.index.indexes)
+        self.extras = answer.extras_for_rocm()
+        known = {*self._session.number, *self._builder.closed}
+        confirm(lock, answer.recorded(closed.edges), known, answer.index.indexes)
         return lock
 
     def _values(self, solution: Solution) -> list[Assumption]:
