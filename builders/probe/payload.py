@@ -116,21 +116,12 @@ def end_descendants() -> None:
             return
         if ended:
             continue
-        for pid in own_children():
-            with suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        for stat in glob.glob("/proc/[0-9]*/stat"):
+            with suppress(OSError), open(stat, "rb") as file:
+                if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
+                    os.kill(int(stat.split("/")[2]), signal.SIGKILL)
         time.sleep(0.01)
     sys.exit("Processes that the probed packages started cannot be ended.")
-
-
-def own_children() -> list[int]:
-    """Return the child processes."""
-    children = []
-    for stat in glob.glob("/proc/[0-9]*/stat"):
-        with suppress(OSError), open(stat, "rb") as file:
-            if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
-                children.append(int(stat.split("/")[2]))
-    return children
 
 
 def in_child(kind: str, value: object) -> tuple[dict[str, Any], list[str] | None]:
@@ -199,9 +190,8 @@ def ended(code: int, errors: bytes) -> dict[str, Any]:
 
 def peer(connection: socket.socket) -> int:
     """Return the id of the process at the other end (unix(7))."""
-    credentials = struct.Struct("3i")
-    packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
-    return int(credentials.unpack(packed)[0])
+    packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", packed)[0])
 
 
 def answer_of(connection: socket.socket) -> dict[str, Any]:
@@ -223,12 +213,10 @@ def answer_of(connection: socket.socket) -> dict[str, Any]:
 
 def mapped_code(pid: int) -> list[str] | None:
     """Return the files that a process has mapped as code; None if they cannot be read (proc(5))."""
-    try:
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
-            rows = [line.rstrip("\n").partition("/") for line in maps]
-    except OSError:
-        return None
-    return sorted({f"/{path}" for fields, slash, path in rows if slash and "x" in fields.split()[1]})
+    with suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
+        rows = [line.rstrip("\n").partition("/") for line in maps]
+        return sorted({f"/{path}" for fields, slash, path in rows if slash and "x" in fields.split()[1]})
+    return None
 
 
 def seen(part: tuple[dict[str, Any], list[str] | None], path: str) -> dict[str, Any]:
@@ -246,10 +234,15 @@ def seen(part: tuple[dict[str, Any], list[str] | None], path: str) -> dict[str, 
     return reply
 
 
-def plain_import(modules: list[str]) -> dict[str, Any]:
-    """Import modules as a user's program does; return any error. A random exit code exposes early ends."""
+def plain_import(modules: dict[str, str]) -> dict[str, Any]:
+    """Import modules as a user's program does; return any error. A random exit code exposes early ends.
+
+    `modules` have their shared objects. torch comes first if one of them is an extension.
+    """
+    torch = importlib.machinery.PathFinder.find_spec("torch", search_path())
+    names = [*(["torch"] if torch and any(modules.values()) else []), *modules]
     code = 100 + os.urandom(1)[0] % 100
-    reply, _ = run_child([f"import {', '.join(modules)}, os; os._exit({code})"])
+    reply, _ = run_child([f"import {', '.join(names)}, os; os._exit({code})"])
     if reply.get("code") == code:
         return {}
     return dict(reply, error=f"{reply['error']} in a plain process")
@@ -315,7 +308,7 @@ def wheel_reply(question: dict[str, Any]) -> dict[str, Any]:
     }
     torch = partial(in_child, "torch", {"lent": lent, "gpus": False})
     has_torch = importlib.machinery.PathFinder.find_spec("torch", search_path())
-    calls: dict[Any, Callable[[], Any]] = {"plain": partial(plain_imports, extensions)} if modules else {}
+    calls: dict[Any, Callable[[], Any]] = {"plain": partial(plain_import, extensions)} if modules else {}
     if lent and has_torch:
         calls["torch"] = torch
     for name in modules:
@@ -326,7 +319,7 @@ def wheel_reply(question: dict[str, Any]) -> dict[str, Any]:
     imports = {name: seen(done["import", name], extensions[name]) for name in modules}
     if done.get("plain"):
         loaded = [name for name in modules if not imports[name].get("error")]
-        alone = at_once({name: partial(plain_imports, {name: extensions[name]}) for name in loaded})
+        alone = at_once({name: partial(plain_import, {name: extensions[name]}) for name in loaded})
         imports.update({name: alone[name] or imports[name] for name in loaded})
     objects = [
         dict(seen(done["object", path], path), name=pattern, file=path)
@@ -343,12 +336,6 @@ def wheel_reply(question: dict[str, Any]) -> dict[str, Any]:
         "imports": [dict(imports[name], name=name) for name in modules],
         "objects": objects,
     }
-
-
-def plain_imports(modules: dict[str, str]) -> dict[str, Any]:
-    """Import modules in one plain process; torch comes first if one of them is an extension."""
-    torch = importlib.machinery.PathFinder.find_spec("torch", search_path())
-    return plain_import([*(["torch"] if torch and any(modules.values()) else []), *modules])
 
 
 def extension_file(module: str) -> str:
@@ -511,11 +498,10 @@ def names_gpu(path: str) -> bool:
     """Return whether a file has a text that objects for GPUs have."""
     import mmap
 
-    try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return any(content.find(text) >= 0 for text in GPU_TEXTS)
-    except (OSError, ValueError):  # an empty file cannot be mapped
-        return False
+    with suppress(OSError, ValueError), open(path, "rb") as file:
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # an error if the file is empty
+        return any(content.find(text) >= 0 for text in GPU_TEXTS)
+    return False
 
 
 def has_hash(path: str, recorded: str) -> bool:
@@ -531,23 +517,20 @@ def file_hash(path: str, algorithm: str) -> bytes:
     import hashlib  # slow to import
 
     digest = hashlib.new(algorithm)
-    try:
-        with open(path, "rb") as file:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
-    except OSError:
-        return b""
-    return digest.digest()
+    with suppress(OSError), open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+        return digest.digest()
+    return b""
 
 
 def recorded_ops(distribution: Distribution) -> list[str]:
     """Return the ops that the wheel was built with, according to its bill of materials; empty without it."""
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         document = json.loads(distribution.read_text(SBOM) or "{}")
         listed = [row for formula in document["formulation"] for row in formula.get("properties", [])]
         return [str(row["value"]) for row in listed if row["name"] == OP_PROPERTY]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return []
+    return []
 
 
 def user_site(*, is_image: bool) -> dict[str, Any]:
@@ -639,10 +622,9 @@ def is_copied(path: str) -> bool:
     import filecmp
 
     other = os.path.join(ROCM_LIBRARIES, os.path.basename(path))
-    try:
+    with suppress(OSError):
         return not os.path.samefile(path, other) and filecmp.cmp(path, other, shallow=False)
-    except OSError:
-        return False
+    return False
 
 
 def network_plugins(objects: list[str]) -> list[dict[str, Any]]:
