@@ -20,6 +20,7 @@ from builders.network.urls import git_commit, local_path, mirrored, package_sour
 from matrix.input.inputs import read_inputs
 from matrix.input.locking import is_own
 from matrix.show.render import counted
+from resolver.environment import tags_of
 from resolver.errors import LockError, MatrixError
 from resolver.indexes import File
 from resolver.versions import grouped
@@ -91,7 +92,7 @@ def candidate_wheels(lock: Resolution, index: Index) -> dict[str, list[Path]]:
     rank = environment_of(lock).rank
     found = {pick.name: index.wheels_of(pick.name, pick.pinned) for pick in lock.built()}
     return {
-        name: [path for path in paths if rank(path.name) is not None] or paths
+        name: [path for path in paths if rank(tags_of(path.name)) is not None] or paths
         for name, paths in found.items()
     }
 

@@ -37,6 +37,7 @@ from matrix.consumers.shared.installation import Installation
 from matrix.consumers.slurm_job import all_reduce_for_check, job_of, script_for_check
 from matrix.input.locking import exclude_pick
 from resolver.compiling.known_bad import problems_of
+from resolver.environment import tags_of
 from resolver.errors import UsageError
 from resolver.facts.schema import Recipe
 from resolver.requirements import normalize_name
@@ -229,7 +230,7 @@ def _recorded_files(lock: Resolution, wheels: Mapping[str, Sequence[Path]]) -> d
         if pick.origin == "preinstalled":
             continue
         paths = wheels.get(pick.name, ())
-        ranked = [path for path in paths if rank(path.name) is not None]
+        ranked = [path for path in paths if rank(tags_of(path.name)) is not None]
         name = normalize_name(pick.name)
         files[name] = {}
         if len(ranked) == 1:  # if it is not known which of several builds is meant, none is compared
