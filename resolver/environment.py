@@ -43,8 +43,6 @@ _MACHINE = "x86_64"
 _OLDEST_GLIBC = 5  # manylinux1
 _NAMED_MANYLINUX = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
 _WHEEL_TAGS = 3
-_SDIST = 1 << 30
-"""The rank of an sdist: after all wheels."""
 Kind = tuple[str, str]
 """The tags of a wheel, none of an sdist, and Requires-Python: what decides where a file can be installed."""
 _Alternatives = list[list["tuple[str, str, str] | _Alternatives"]]
@@ -67,7 +65,6 @@ class Environment:
         self._parsed: dict[str, Marker] = {}
         self._pythons: dict[str, bool] = {}
         self._ranks: dict[str, int | None] = {}
-        self._of_kind: dict[Kind, int | None] = {}
         self._glibcs: dict[str, int | None] = {}
         self._places: dict[tuple[Kind, ...], list[int]] = {}
 
@@ -234,16 +231,16 @@ class Environment:
         """Return the places of the files that pip may install, as `installable`."""
         known = self._places.get(kinds)  # many releases have files of the same kinds
         if known is None:
-            for kind in kinds:
-                if kind not in self._of_kind:
-                    tags, requires_python = kind
-                    is_allowed = self.allows_python(requires_python)
-                    self._of_kind[kind] = (self.rank(tags) if tags else _SDIST) if is_allowed else None
-            ranks = enumerate(map(self._of_kind.__getitem__, kinds))
-            ordered = sorted((rank, place) for place, rank in ranks if rank is not None)
-            known = [place for rank, place in ordered if rank < _SDIST]
-            known = self._places[kinds] = known or [place for _, place in ordered[:1]]
+            allowed = [place for place, (_, python) in enumerate(kinds) if self.allows_python(python)]
+            known = self._places[kinds] = self.ordered(kinds, allowed)
         return known
+
+    def ordered(self, kinds: tuple[Kind, ...], places: Sequence[int]) -> list[int]:
+        """Return the places of wheels, the best first, or else of an sdist; ignore Requires-Python."""
+        wheels = [
+            (rank, one) for one in places if kinds[one][0] and (rank := self.rank(kinds[one][0])) is not None
+        ]
+        return [place for _, place in sorted(wheels)] or [one for one in places if not kinds[one][0]][:1]
 
     def __str__(self) -> str:
         glibc = f" and glibc {self.glibc}" if self.glibc else ""

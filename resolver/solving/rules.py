@@ -130,10 +130,8 @@ def without_file(files: Sequence[File], fit: Fit, targets: Targets) -> Iterator[
 def _why_missing(files: Sequence[File], missing: int, targets: Targets) -> str:
     """Return why Pythons have no file: Requires-Python if that is the reason for all of them."""
     required = {file.requires_python for file in files}
-    if len(required) == 1 and (text := required.pop()):
-        environments = targets.environments
-        if not any(environments[bit].allows_python(text) for bit in environments if missing >> bit & 1):
-            return f"requires Python {text}"
+    if len(required) == 1 and (text := required.pop()) and not targets.allowing(text) & missing:
+        return f"requires Python {text}"
     if missing == targets.allowed and len(targets.environments) > 1:
         return "has no file for any of the possible Pythons"
     return f"has no file for {targets.names(missing)} on x86_64"

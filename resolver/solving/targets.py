@@ -56,7 +56,9 @@ class Targets:
         self._fits: dict[tuple[tuple[Kind, ...], bool], Fit] = {}
         """By the kinds of the files of a release, which many releases share."""
         self._of_kind: dict[tuple[Kind, bool], list[tuple[int, int]]] = {}
-        self._allowing: dict[tuple[str, bool], list[tuple[int, Environment]]] = {}
+        self._allowing: dict[tuple[str, bool], int] = {}
+        self._glibcs_of: dict[str, list[tuple[int, int]]] = {}
+        """By the tags of a wheel."""
         self._places: dict[tuple[Kind, ...], list[int]] = {}
         self._markers: dict[tuple[str, str], int] = {}
 
@@ -103,23 +105,28 @@ class Targets:
             self._markers[key] = mask
         return mask
 
+    def allowing(self, requires_python: str, *, any_patch: bool = False) -> int:
+        """Return the Pythons that Requires-Python allows."""
+        key = requires_python, any_patch
+        if key not in self._allowing:
+            pythons = (self._lenient if any_patch else self.environments).items()
+            self._allowing[key] = sum(1 << bit for bit, one in pythons if one.allows_python(requires_python))
+        return self._allowing[key]
+
     def fit(self, files: Sequence[File], *, any_patch: bool = False) -> Fit:
         """Return where files can be installed; with `any_patch`, by some patch release of a Python."""
         key = kinds_of(files), any_patch
         fit = self._fits.get(key)
         if fit is None:
-            fit = self._fits[key] = self._fit_of(*key)
+            fit = self._fits[key] = self._fit_of(key[0], any_patch=any_patch)
         return fit
 
-    def _fit_of(self, kinds: Iterable[Kind], any_patch: bool) -> Fit:
+    def _fit_of(self, kinds: Iterable[Kind], *, any_patch: bool) -> Fit:
         wheels: dict[int, int] = {}
         best: dict[int, int] = {}
         sdist = 0
         for kind in kinds:
-            fits = self._of_kind.get((kind, any_patch))
-            if fits is None:
-                fits = self._of_kind[kind, any_patch] = self._fits_of(*kind, any_patch=any_patch)
-            for bit, glibc in fits:
+            for bit, glibc in self._fits_of(kind, any_patch=any_patch):
                 if not kind[0]:
                     sdist |= 1 << bit
                 elif glibc < best.get(bit, glibc + 1):
@@ -128,17 +135,19 @@ class Targets:
             wheels[glibc] = wheels.get(glibc, 0) | 1 << bit
         return Fit(wheels, sum(1 << bit for bit in best), sdist)
 
-    def _fits_of(self, tags: str, requires_python: str, *, any_patch: bool) -> list[tuple[int, int]]:
+    def _fits_of(self, kind: Kind, *, any_patch: bool) -> list[tuple[int, int]]:
         """Return the Pythons that may install a file, each with the minor version of the oldest glibc."""
-        environments = self._allowing.get((requires_python, any_patch))
-        if environments is None:
-            environments = self._allowing[requires_python, any_patch] = [
-                (bit, one)
-                for bit, one in (self._lenient if any_patch else self.environments).items()
-                if one.allows_python(requires_python)
-            ]
-        found = ((bit, one.oldest_glibc(tags) if tags else 0) for bit, one in environments)
-        return [(bit, glibc) for bit, glibc in found if glibc is not None]
+        fits = self._of_kind.get((kind, any_patch))
+        if fits is None:
+            tags, requires_python = kind
+            if tags not in self._glibcs_of:
+                pythons = self.environments.items()
+                glibcs = [(bit, one.oldest_glibc(tags) if tags else 0) for bit, one in pythons]
+                self._glibcs_of[tags] = [(bit, glibc) for bit, glibc in glibcs if glibc is not None]
+            allowing = self.allowing(requires_python, any_patch=any_patch)
+            fits = [(bit, glibc) for bit, glibc in self._glibcs_of[tags] if allowing >> bit & 1]
+            self._of_kind[kind, any_patch] = fits
+        return fits
 
     def files(self, files: Sequence[File]) -> list[File]:
         """Return the files for any Python, the most preferred first; if none, those for any patch release."""
@@ -146,12 +155,17 @@ class Targets:
         places = self._places.get(kinds)
         if places is None:
             # A file that only some patch releases may install counts only if there is no other.
-            for environments in (self.environments, self._lenient):
-                found = (one.places(kinds) for one in environments.values())
-                places = self._places[kinds] = [*dict.fromkeys(chain.from_iterable(found))]
-                if places:
-                    break
-        return [files[place] for place in places or ()]
+            places = self._places_of(kinds) or self._places_of(kinds, any_patch=True)
+            self._places[kinds] = places
+        return [files[place] for place in places]
+
+    def _places_of(self, kinds: tuple[Kind, ...], *, any_patch: bool = False) -> list[int]:
+        fitting: dict[int, list[int]] = {bit: [] for bit in self.environments}
+        for place, kind in enumerate(kinds):
+            for bit, _ in self._fits_of(kind, any_patch=any_patch):
+                fitting[bit].append(place)
+        ordered = (self.environments[bit].ordered(kinds, found) for bit, found in fitting.items() if found)
+        return [*dict.fromkeys(chain.from_iterable(ordered))]
 
     def names(self, pythons: int) -> str:
         """Return Pythons as text, such as ``Python 3.9 and 3.10``."""
