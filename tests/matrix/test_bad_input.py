@@ -67,7 +67,6 @@ BAD = [
     ("check nowhere-1.0-py3-none-any.whl", "nowhere-1.0-py3-none-any.whl does not exist", ""),
     ("check nowhere", "nowhere does not exist", ""),
     ("check nowhere.sif --run", "nowhere.sif does not exist", ""),
-    ("check nowhere.yml", "nowhere.yml does not exist", ""),
     ("check --base-image nowhere.sif", "nowhere.sif does not exist", ""),
     ("resolve -r nowhere.txt", "nowhere.txt does not exist", ""),
 ]

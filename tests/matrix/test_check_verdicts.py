@@ -112,9 +112,12 @@ def judged(row: ProvenSet, pins: Mapping[str, str], name: str) -> Judgement:
 
 TOLD = [row for row in SETS if (pins := installed(row)).keys() != {"torch"} or "+" in pins["torch"]]
 """Sets that a list tells from PyPI's torch of the same version."""
+told = pytest.mark.parametrize(
+    "row", [pytest.param(row, id=row.id, marks=[pytest.mark.slow] * (n % 2)) for n, row in enumerate(TOLD)]
+)
 
 
-@pytest.mark.parametrize("row", TOLD, ids=lambda row: row.id)
+@told
 def test_proven_set_fits_on_its_own_day_in_every_format(row: ProvenSet) -> None:
     """Or the driver of that day, or a known-bad combination, says why not."""
     pins, verdicts = installed(row), set()
@@ -320,7 +323,7 @@ def in_tree(row: ProvenSet, folder: Path) -> Judgement:
     return result
 
 
-@pytest.mark.parametrize("row", TOLD, ids=lambda row: row.id)
+@told
 def test_proven_set_in_a_tree_is_judged_as_in_a_list(row: ProvenSet, tmp_path: Path) -> None:
     """What a list says against a set, its tree says, too, and nothing else about versions and the driver."""
     listed, built = judged(row, installed(row), "freeze.txt"), in_tree(row, tmp_path / "env")

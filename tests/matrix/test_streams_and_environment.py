@@ -141,7 +141,13 @@ def comparable(text: io.StringIO) -> str:
 Usual = Callable[[Sequence[str]], Answer]
 lines = pytest.mark.parametrize("line", [LINES.get(name, [name]) for name in NAMES], ids=NAMES)
 printing = pytest.mark.parametrize(
-    "line", [*(LINES.get(name, [name]) for name in NAMES), *JSON], ids=[*NAMES, "resolve json", "index json"]
+    ("unusable", "line"),
+    [
+        pytest.param(kind, line, marks=[pytest.mark.slow] * ((row + column) % 2))
+        for row, kind in enumerate(["closed", "full"])
+        for column, line in enumerate([*(LINES.get(name, [name]) for name in NAMES), *JSON])
+    ],
+    indirect=["unusable"],
 )
 
 
@@ -156,7 +162,7 @@ def full() -> io.TextIOWrapper:
     return open("/dev/full", "w", encoding="utf-8")  # noqa: PTH123
 
 
-@pytest.fixture(params=["closed", "full"])
+@pytest.fixture
 def unusable(request: pytest.FixtureRequest) -> Iterator[io.TextIOWrapper | None]:
     """Yield a stream as Python has it if the file descriptor is closed, or its device is full."""
     if request.param == "closed":

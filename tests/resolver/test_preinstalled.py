@@ -353,7 +353,7 @@ def test_content_of_image_is_not_built_again(name: str, catalog: Catalog) -> Non
 @pytest.mark.parametrize(
     ("image", "text"),
     [
-        pytest.param(image, text, marks=pytest.mark.slow if (row + column) % 2 else [])
+        pytest.param(image, text, marks=pytest.mark.slow if (row + column) % 3 else [])
         for row, image in enumerate([None, *IMAGES])
         for column, text in enumerate(REQUESTS)
     ],
