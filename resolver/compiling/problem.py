@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from resolver.model import Fact, layer
 from resolver.versions import Versions, minor, parse_specifier
@@ -118,8 +117,9 @@ class Statement(msgspec.Struct, frozen=True):
 
     def fact(self) -> Fact:
         """Return the fact with its text."""
-        fact = Fact.of(self.row, f"{self.subject} {self.stated}", note=self.note)
-        return replace(fact, status=self.status)
+        row, text = self.row, f"{self.subject} {self.stated}"
+        note = row.note if self.note is None else self.note
+        return Fact(text, self.status, row.source, note, row.file)
 
     @property
     def stated(self) -> str:
