@@ -21,7 +21,7 @@ BUDGETS = {
     "version": (["--version"], 2, 2),
     "help": (["--help"], 2, 2),
     "resolve": (["resolve", "torch", "apex", "deepspeed", *OFFLINE], 78, 14),
-    "explain": (["explain", "torch"], 105, 24),
+    "explain": (["explain", "torch"], 82, 16),
     "check": (["check", "requirements.txt"], 200, 31),
 }
 """Our own modules, and instructions in those of a bare interpreter."""
