@@ -144,9 +144,8 @@ def is_plain(version: str) -> bool:
 @cache
 def _local_label(version: str) -> str | None:
     """Return the local label of a valid version, normalized; None if it has none."""
-    _, plus, label = version.strip().lower().partition("+")
-    parts = label.replace("-", ".").replace("_", ".").split(".")
-    return ".".join(str(int(part)) if part.isdigit() else part for part in parts) if plus else None
+    parts = version.strip().lower().partition("+")[2].replace("-", ".").replace("_", ".").split(".")
+    return ".".join(str(int(part)) if part.isdigit() else part for part in parts) or None
 
 
 def _without_trailing_zeros(release: tuple[int, ...]) -> tuple[int, ...]:

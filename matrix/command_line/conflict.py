@@ -10,13 +10,12 @@ from zlib import crc32
 import msgspec
 
 from builders.storage.files import cache_root, write_atomic
-from matrix.command_line.arguments import suggested_arguments
-from matrix.show.json_document import ConflictDocument, brief_document, conflict_document
 from matrix.show.resolution_text import conflict_text, suggestions_text
 from resolver.lock import decode, encode
 
 if TYPE_CHECKING:
     from matrix.command_line.context import Context
+    from matrix.show.json_document import ConflictDocument
     from resolver.model import Conflict
 
 
@@ -25,6 +24,9 @@ def show_conflict(conflict: Conflict, context: Context, output: Path | None = No
 
     `output` is the lock that the command would have written, for the suggested commands.
     """
+    from matrix.command_line.arguments import suggested_arguments
+    from matrix.show.json_document import brief_document, conflict_document
+
     console = context.console
     document = conflict_document(conflict, lambda one: suggested_arguments(one, context, output))
     _save_conflict(document)
@@ -64,6 +66,8 @@ def forget_conflict() -> None:
 
 def last_conflict() -> ConflictDocument | None:
     """Return the conflict of the last ``matrix resolve`` in the working directory, if it ended with one."""
+    from matrix.show.json_document import ConflictDocument
+
     try:
         directory, conflict = msgspec.json.decode(
             _conflict_path().read_bytes(), type=tuple[str, ConflictDocument], dec_hook=decode

@@ -12,7 +12,6 @@ from matrix.command_line.options import add_format, add_names, add_output, add_r
 from matrix.consumers import add_consumer
 from matrix.input.locking import changed_facts, changes, check_not_smaller, is_unchanged, read_earlier
 from matrix.input.settings import EVERYTHING, REQUEST_FILE, in_project, read_settings
-from matrix.show.json_document import brief_document, resolution_document
 from matrix.show.render import PLAIN
 from matrix.show.resolution_text import build_times, conflict_text, in_index, resolution_text
 from resolver.model import Conflict
@@ -77,12 +76,14 @@ def execute(context: Context) -> int:
             write_lock(answer, args.output)
         is_stored = args.output == in_project(LOCK_FILE) and _store(context)
     changed = _changes(earlier, answer, context) if earlier and not is_valid else []
-    if args.format == "json":
-        _warn(answer, console)
-        console.document(resolution_document(answer, changed))
-        return 0
-    if args.format == "brief":
-        console.document(brief_document("resolved", _text(answer, context, PLAIN), answer.warnings))
+    if args.format != "text":
+        from matrix.show.json_document import brief_document, resolution_document
+
+        if args.format == "json":
+            _warn(answer, console)
+            console.document(resolution_document(answer, changed))
+        else:
+            console.document(brief_document("resolved", _text(answer, context, PLAIN), answer.warnings))
         return 0
     _print(answer, context)
     if changed:

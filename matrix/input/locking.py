@@ -16,7 +16,6 @@ from builders.containers.image import image_name
 from builders.storage.files import cache_root, make_directories, write_atomic
 from matrix.input.request import driver_line, request_ops, site_named
 from matrix.input.settings import EVERYTHING, load_catalog, site_file
-from matrix.show.json_document import LockChange
 from matrix.show.render import shortened
 from matrix.show.resolution_text import weighed_reason
 from resolver.errors import EnvironmentLacksError, LockError, MatrixError, UsageError, did_you_mean
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from matrix.input.settings import Settings
+    from matrix.show.json_document import LockChange
     from resolver.facts.catalog import Catalog
     from resolver.indexes import PackageIndexes
     from resolver.model import Distribution, Request
@@ -241,6 +241,8 @@ def changed_facts(lock: Resolution, again: Resolution, path: Path) -> list[str]:
 
 def changes(lock: Resolution, again: Resolution, indexes: PackageIndexes | None) -> list[LockChange]:
     """Return the picks that changed, with the reason if known; `indexes` know what was yanked or removed."""
+    from matrix.show.json_document import LockChange
+
     before = {pick.name: pick for pick in lock.picks}
     after = {pick.name: pick for pick in again.picks}
     found = []

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builders.building.expected_time import Resources, expected_time
-from matrix.show.json_document import ConflictDocument
 from matrix.show.render import PLAIN, SOURCE_KINDS, Cell, Screen, counted, duration, shortened
 from resolver.facts.schema import PLATFORM
 from resolver.model import STATUS_RANK, SUGGESTIONS_STOPPED
@@ -17,6 +16,7 @@ from resolver.versions import grouped
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sized
 
+    from matrix.show.json_document import ConflictDocument
     from resolver.facts.catalog import Catalog
     from resolver.model import Conflict, CoreItem, Distribution, Fact, Resolution, Target
 

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from resolver.compiling.clauses import Test
     from resolver.compiling.problem_builder import ProblemBuilder
     from resolver.facts import schema
-    from resolver.facts.catalog import Catalog
 
 _NOT_JUDGED = ", and whether others work was not judged"
 _BEYOND = "beyond"
@@ -561,7 +560,8 @@ def _relate_to_build_requirements(builder: ProblemBuilder, name: str, masks: _Re
         if standard:
             if standard not in standards:
                 standards[standard] = _torch_for_standard(builder, standard)
-            fact = Statement(recipe, str(candidate), partial(_standard_text, builder.catalog, standard))
+            text = partial(_standard_text, builder.catalog.torch.values(), standard)
+            fact = Statement(recipe, str(candidate), text)
             in_standard.append(Clause(this, standards[standard], fact, build_only=True))
     if builder.target.backend == "rocm":
         _relate_to_rocm_of_builds(builder, name, masks)
@@ -601,16 +601,13 @@ def _relate_to_rocm_of_builds(builder: ProblemBuilder, name: str, masks: _Releas
 
 def _torch_for_standard(builder: ProblemBuilder, standard: str) -> Test:
     """Return a test that allows each torch that supports a C++ standard, or whose standard is unknown."""
-    rows = builder.catalog.torch
-    allowed = where(
-        lambda one: one.version not in rows or int(rows[one.version].cxx_standard or 0) <= int(standard)
-    )
+    required = {row.version: int(row.cxx_standard or 0) for row in builder.catalog.torch.values()}
+    allowed = where(lambda one: required.get(one.version, 0) <= int(standard))
     return known_mask(allowed(builder.variables["torch"]))
 
 
-def _standard_text(catalog: Catalog, standard: str) -> str:
-    rows = (row for row in catalog.torch.values() if row.cxx_standard)
-    compiling = [_release_of(row) for row in rows if int(row.cxx_standard) <= int(standard)]
+def _standard_text(torches: Iterable[schema.Torch], standard: str) -> str:
+    compiling = [_release_of(row) for row in torches if 0 < int(row.cxx_standard or 0) <= int(standard)]
     newest = newest_first(compiling)[0] if compiling else "none"
     return f"is compiled as C++{standard}, which torch supports up to {newest}"
 

@@ -39,14 +39,15 @@ def compile_platform(builder: ProblemBuilder) -> None:
     """Add backend, GPU architectures, driver, Python, ROCm, base images and glibc."""
     target, catalog = builder.target, builder.catalog
     backends = [
-        _requested("backend", name, Fact(f"backend {name}", "documented", REQUEST))
+        Candidate("backend", name, "platform", "request", Fact(f"backend {name}", "documented", REQUEST))
         for name in ("rocm", "cpu")
     ]
     builder.add_variable("backend", backends)
     gfx = []
     if target.gfx:
         fact = Fact.of(catalog.gfx[target.gfx[0]], f"GPU architecture {architectures(target)}")
-        gfx = [_requested("gfx", name, fact) for name in (architectures(target), OTHER_ARCHITECTURES)]
+        both = architectures(target), OTHER_ARCHITECTURES
+        gfx = [Candidate("gfx", name, "platform", "request", fact) for name in both]
     builder.add_variable("gfx", gfx)
     drivers = catalog.driver.values()
     builder.add_variable(
@@ -84,10 +85,6 @@ def _relate_gfx_to_driver(builder: ProblemBuilder) -> None:
             fact = Fact.of(row, f"{row.target} requires kernel driver {row.driver}")
             clause = Clause(this, allowed_by([row.driver]), fact)
             builder.relate("gfx", "kernel-driver", [clause], when_present=True)
-
-
-def _requested(name: str, version: str, fact: Fact) -> Candidate:
-    return Candidate(name, version, "platform", "request", fact)
 
 
 def _candidate(name: str, version: str, row: schema.Row, text: str, origin: Origin = "site") -> Candidate:

@@ -20,7 +20,7 @@ HEAVY = {"auditwheel", "elftools", "networkx", "requests", "rich"}
 BUDGETS = {
     "version": (["--version"], 2, 2),
     "help": (["--help"], 2, 2),
-    "resolve": (["resolve", "torch", "apex", "deepspeed", *OFFLINE], 78, 14),
+    "resolve": (["resolve", "torch", "apex", "deepspeed", *OFFLINE], 76, 13),
     "explain": (["explain", "torch"], 82, 16),
     "check": (["check", "requirements.txt"], 200, 31),
 }
