@@ -66,7 +66,6 @@ class Environment:
         self._pythons: dict[str, bool] = {}
         self._ranks: dict[str, int | None] = {}
         self._glibcs: dict[str, int | None] = {}
-        self._places: dict[tuple[Kind, ...], list[int]] = {}
 
     def applies(self, marker: str, extra: str = "") -> bool:
         """Return whether a marker (PEP 508) is true, with one extra or without any.
@@ -225,15 +224,9 @@ class Environment:
 
     def installable(self, files: Sequence[File]) -> list[File]:
         """Return the files that pip may install: wheels, the best first, or else an sdist."""
-        return [files[place] for place in self.places(kinds_of(files))]
-
-    def places(self, kinds: tuple[Kind, ...]) -> list[int]:
-        """Return the places of the files that pip may install, as `installable`."""
-        known = self._places.get(kinds)  # many releases have files of the same kinds
-        if known is None:
-            allowed = [place for place, (_, python) in enumerate(kinds) if self.allows_python(python)]
-            known = self._places[kinds] = self.ordered(kinds, allowed)
-        return known
+        kinds = kinds_of(files)
+        allowed = [place for place, (_, python) in enumerate(kinds) if self.allows_python(python)]
+        return [files[place] for place in self.ordered(kinds, allowed)]
 
     def ordered(self, kinds: tuple[Kind, ...], places: Sequence[int]) -> list[int]:
         """Return the places of wheels, the best first, or else of an sdist; ignore Requires-Python."""

@@ -55,7 +55,6 @@ class Targets:
         self.allowed = allowed & python.present
         self._fits: dict[tuple[tuple[Kind, ...], bool], Fit] = {}
         """By the kinds of the files of a release, which many releases share."""
-        self._of_kind: dict[tuple[Kind, bool], list[tuple[int, int]]] = {}
         self._allowing: dict[tuple[str, bool], int] = {}
         self._glibcs_of: dict[str, list[tuple[int, int]]] = {}
         """By the tags of a wheel."""
@@ -116,10 +115,9 @@ class Targets:
     def fit(self, files: Sequence[File], *, any_patch: bool = False) -> Fit:
         """Return where files can be installed; with `any_patch`, by some patch release of a Python."""
         key = kinds_of(files), any_patch
-        fit = self._fits.get(key)
-        if fit is None:
-            fit = self._fits[key] = self._fit_of(key[0], any_patch=any_patch)
-        return fit
+        if key not in self._fits:
+            self._fits[key] = self._fit_of(key[0], any_patch=any_patch)
+        return self._fits[key]
 
     def _fit_of(self, kinds: Iterable[Kind], *, any_patch: bool) -> Fit:
         wheels: dict[int, int] = {}
@@ -137,27 +135,21 @@ class Targets:
 
     def _fits_of(self, kind: Kind, *, any_patch: bool) -> list[tuple[int, int]]:
         """Return the Pythons that may install a file, each with the minor version of the oldest glibc."""
-        fits = self._of_kind.get((kind, any_patch))
-        if fits is None:
-            tags, requires_python = kind
-            if tags not in self._glibcs_of:
-                pythons = self.environments.items()
-                glibcs = [(bit, one.oldest_glibc(tags) if tags else 0) for bit, one in pythons]
-                self._glibcs_of[tags] = [(bit, glibc) for bit, glibc in glibcs if glibc is not None]
-            allowing = self.allowing(requires_python, any_patch=any_patch)
-            fits = [(bit, glibc) for bit, glibc in self._glibcs_of[tags] if allowing >> bit & 1]
-            self._of_kind[kind, any_patch] = fits
-        return fits
+        tags, requires_python = kind
+        if tags not in self._glibcs_of:
+            pythons = self.environments.items()
+            glibcs = [(bit, one.oldest_glibc(tags) if tags else 0) for bit, one in pythons]
+            self._glibcs_of[tags] = [(bit, glibc) for bit, glibc in glibcs if glibc is not None]
+        allowing = self.allowing(requires_python, any_patch=any_patch)
+        return [(bit, glibc) for bit, glibc in self._glibcs_of[tags] if allowing >> bit & 1]
 
     def files(self, files: Sequence[File]) -> list[File]:
         """Return the files for any Python, the most preferred first; if none, those for any patch release."""
         kinds = kinds_of(files)
-        places = self._places.get(kinds)
-        if places is None:
+        if kinds not in self._places:
             # A file that only some patch releases may install counts only if there is no other.
-            places = self._places_of(kinds) or self._places_of(kinds, any_patch=True)
-            self._places[kinds] = places
-        return [files[place] for place in places]
+            self._places[kinds] = self._places_of(kinds) or self._places_of(kinds, any_patch=True)
+        return [files[place] for place in self._places[kinds]]
 
     def _places_of(self, kinds: tuple[Kind, ...], *, any_patch: bool = False) -> list[int]:
         fitting: dict[int, list[int]] = {bit: [] for bit in self.environments}
