@@ -135,19 +135,19 @@ questions._state = _judge_driver_once
 
 
 _compute_rows = Table.rows
-_rows: dict[tuple[str, str, bool], list[TableRow]] = {}
+_rows: dict[tuple[str, str], list[TableRow]] = {}
 
 
-def _compute_rows_once(table: Table, *, reasons: bool = True) -> Iterator[TableRow]:
+def _compute_rows_once(table: Table) -> Iterator[TableRow]:
     """Compute the rows of a table once, because tests show the same table in several formats."""
-    key = repr(table.request), repr(table.columns), reasons
+    key = repr(table.request), repr(table.columns)
     if table.catalog is not _load_shipped():
-        yield from _compute_rows(table, reasons=reasons)
+        yield from _compute_rows(table)
     elif key in _rows:
         yield from _rows[key]
     else:
         rows = []
-        for row in _compute_rows(table, reasons=reasons):
+        for row in _compute_rows(table):
             rows.append(row)
             yield row
         _rows[key] = rows

@@ -58,7 +58,7 @@ def execute(context: Context) -> int:
         console.warning("A table ignores --keep-installed: each cell is resolved for an empty environment.")
         context = context.with_settings(keep_installed=None)
     table = table_of(context)
-    rows = table.rows_or_conflict(reasons=args.all or args.format in {"csv", "json", "html"})
+    rows = table.rows_or_conflict()
     if isinstance(rows, Conflict):
         show_conflict(rows, context)
         return 1

@@ -75,12 +75,12 @@ class TableDocument(JsonDocument, kw_only=True):
 def answer_of(table: Table, rows: Sequence[TableRow]) -> str:
     """Return a sentence with the numbers of torch versions that work, and that work with every package."""
     columns = [column for column in table.columns if not table.refused_everywhere(column)]
-    complete = [row for row in rows if all(row.cells[column].pick for column in columns)]
+    complete = [row for row in rows if all(row.cells[column].version for column in columns)]
     torches, full = ({row.torch for row in group} for group in (rows, complete))
     plural = "s work" if len(torches) > 1 else " works"
     answer = f"{len(torches)} torch version{plural} at {table.request.target.site}"
     if not full and len(columns) > 1:
-        most = max((sum(bool(cell.pick) for cell in row.cells.values()) for row in rows), default=0)
+        most = max((sum(bool(cell.version) for cell in row.cells.values()) for row in rows), default=0)
         some = f"at most {most} of {len(columns)} packages work with one of them"
         return f"{answer}. None has every package; {some}."
     what = columns[0] if len(columns) == 1 else "every package below"
@@ -132,7 +132,7 @@ def newest_rows(rows: Iterable[TableRow]) -> dict[str, TableRow]:
 
 
 def _rank(row: TableRow) -> tuple[object, ...]:
-    available = sum(bool(cell.pick) for cell in row.cells.values())
+    available = sum(bool(cell.version) for cell in row.cells.values())
     return (
         sort_key(row.torch),
         row.verdict == "supported",

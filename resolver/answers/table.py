@@ -2,15 +2,14 @@
 
 Every cell answers its own request: its package with the torch, the Python and the image of its row. The cells
 are not resolved one by one: the problem of all columns is compiled once, each column gets the subproblem that
-concerns it, and a row narrows the arc consistent domains of each column: image, then torch, then Python. Base
-images that no fact distinguishes share a row. A torch that works with no base image of the site gets rows
-without an image.
+concerns it, and it is solved once for all rows that its facts do not distinguish. Base images that no fact
+distinguishes share a row. A torch that works with no base image of the site gets rows without an image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -51,17 +50,42 @@ _TORCH_AND_PYTHON = (Requirement("torch", None, "torch"), Requirement("python", 
 _ANY_IMAGE = Requirement("base-image", None, "base-image")
 
 
-class Cell(msgspec.Struct, frozen=True):
-    """The pick of a column, or the reason why there is none."""
+class _Answer(msgspec.Struct):
+    """What a column has in all rows that its facts do not distinguish."""
 
-    pick: Distribution | None = None
+    row: Narrowed
+    """The first of these rows."""
+    solution: Solution | None = None
+    """That of the first row."""
+    version: str = ""
     refused: str = ""
-    """Names of the components whose facts exclude every version; see `COMBINATION`, `UNDECIDED`."""
+    """Empty until it is read."""
+
+
+class Cell(msgspec.Struct, frozen=True, eq=False):
+    """The pick of a column, or the reason why there is none; both are found when they are read."""
+
+    part: _TablePart
+    answer: _Answer
+    row: Narrowed
+    """What the row leaves of the components that limit rows, and of all that these require."""
 
     @property
     def version(self) -> str:
         """Version and variant; empty if refused."""
-        return self.pick.key if self.pick else ""
+        return self.answer.version
+
+    @property
+    def pick(self) -> Distribution | None:
+        """The pick, with the facts that allow it; None if refused."""
+        return self.part.pick(self.answer, self.row) if self.answer.solution else None
+
+    @property
+    def refused(self) -> str:
+        """Names of the components whose facts exclude every version; see `COMBINATION`, `UNDECIDED`."""
+        if not (self.version or self.answer.refused):
+            self.answer.refused = self.part.reason(self.answer.row)
+        return self.answer.refused
 
 
 class TableRow(msgspec.Struct, frozen=True):
@@ -108,20 +132,17 @@ class Table:
         everything = replace(request, requirements=(*_TORCH_AND_PYTHON, *self.limits, *requirements))
         self._problem = compile_problem(catalog, everything, apart=True)
 
-    def rows(self, *, reasons: bool = True) -> Iterator[TableRow]:
-        """Yield the rows as they are computed: the newest ROCm first, rows at your own risk last.
-
-        To find the `reasons` of empty cells takes a quarter of the time.
-        """
+    def rows(self) -> Iterator[TableRow]:
+        """Yield the rows as they are computed: the newest ROCm first, rows at your own risk last."""
         placed: set[tuple[str, str]] = set()
         for images in self._images():
-            for row in self._rows_of(images, placed, reasons=reasons):
+            for row in self._rows_of(images, placed):
                 placed.add((row.torch, row.python))
                 yield row
 
-    def rows_or_conflict(self, *, reasons: bool = True) -> Iterator[TableRow] | Conflict:
+    def rows_or_conflict(self) -> Iterator[TableRow] | Conflict:
         """Return the rows, or the conflict if there are none; see `rows`."""
-        rows = self.rows(reasons=reasons)
+        rows = self.rows()
         first = next(rows, None)
         if first is None and isinstance(answer := resolve(self.catalog, self._request_of_rows()), Conflict):
             return answer
@@ -130,7 +151,7 @@ class Table:
     def refused_everywhere(self, column: str) -> str:
         """Return the reason why no row has a version of a column; empty if a row may have one."""
         part = self._part(column)
-        return "" if part.versions(part.start, column) else part.reason({})
+        return "" if part.versions(part.start, column) else part.reason(None)
 
     @cached_property
     def driver(self) -> str:
@@ -163,7 +184,8 @@ class Table:
                 limits = (requirement.name for requirement in self.limits)
                 requested = frozenset({"torch", "python", *packages, *limits})
                 sets = self.catalog.proven_at(target.site)
-            part = self._parts[package] = _TablePart(problem, package, sets, requested)
+            of_rows = self._part() if package else None
+            part = self._parts[package] = _TablePart(problem, package, sets, requested, of_rows)
         return part
 
     def _images(self) -> list[tuple[str, ...]]:
@@ -176,66 +198,46 @@ class Table:
         groups: dict[tuple[object, ...], list[int]] = {}
         number = part.session.number
         for bit in bits(start.domains[number["base-image"]]):
-            narrowed = part.session.narrow_to(start, "base-image", 1 << bit)
+            narrowed = part.session.narrow_to(start, ("base-image", 1 << bit))
             if bit and narrowed is not None:
                 rocm = narrowed.domains[number["rocm"]]
-                groups.setdefault((rocm & -rocm, *self._signature(variable, bit)), []).append(bit)
+                # A proven set has only one image.
+                own = bit if self.request.prefer == "proven" else 0
+                signature = _signature(self._problem.relations, variable, bit)
+                groups.setdefault((rocm & -rocm, own, *signature), []).append(bit)
         ordered = sorted(groups.items(), key=lambda pair: (pair[0][0], pair[1]))
         images = [tuple(variable.candidate(bit).version for bit in group) for _, group in ordered]
         return images if self.request.target.base_image else [*images, ()]
 
-    def _signature(self, image: Variable, bit: int) -> Iterator[object]:
-        """Yield the constraints on an image; images with equal signatures are interchangeable."""
-        for relation in self._problem.relations:
-            if relation.subject is image:
-                yield relation.table[bit]
-            if relation.object is image:
-                yield tuple(row.objects >> bit & 1 for row in relation.rows)
-        if self.request.prefer == "proven":
-            yield bit  # a proven set has only one image
-
-    def _rows_of(
-        self, images: tuple[str, ...], placed: set[tuple[str, str]], *, reasons: bool
-    ) -> Iterator[TableRow]:
+    def _rows_of(self, images: tuple[str, ...], placed: set[tuple[str, str]]) -> Iterator[TableRow]:
         """Yield the rows of a group of images; without images, only rows that are not placed yet."""
-        of_rows, *of_columns = parts = [self._part(name) for name in ("", *self.columns)]
-        variables = self._problem.variables
+        of_rows, parts = self._part(), {name: self._part(name) for name in self.columns}
+        variables, narrow_to = self._problem.variables, of_rows.session.narrow_to
         image = variables["base-image"].of_versions(images[:1]) if images else ABSENT
-        at_image = [part.session.narrow_to(part.start, "base-image", image) for part in parts]
-        for torch in self._torches(at_image[0]):
-            of_torch = variables["torch"].of_versions([torch])
-            at_torch = _narrow_each(parts, at_image, "torch", of_torch)
-            for python in of_rows.versions(at_torch[0], "python"):
+        at_image = narrow_to(of_rows.start, ("base-image", image))
+        for torch, at_torch in self._torches(at_image):
+            for python in of_rows.versions(at_torch, "python"):
                 if not images and (torch, python) in placed:
                     continue
-                of_python = variables["python"].of_versions([python])
-                at_python = _narrow_each(parts, at_torch, "python", of_python)
-                solution = of_rows.solve(at_python[0])
-                if solution is None:
+                row = narrow_to(at_torch, ("python", variables["python"].of_versions([python])))
+                solution = of_rows.solve(row)
+                if row is None or solution is None:
                     continue
-                pins = {"base-image": image, "torch": of_torch, "python": of_python}
-                cells = {
-                    column: part.cell(domains, pins, reasons=reasons)
-                    for column, part, domains in zip(self.columns, of_columns, at_python[1:], strict=True)
-                }
+                cells = {name: Cell(part, part.answer(row), row) for name, part in parts.items()}
                 rocm = of_rows.problem.version(solution, "rocm")
                 at_risk = is_at_risk(of_rows.problem, solution)
                 verdict: Verdict = "at-own-risk" if at_risk else "supported"
-                yield TableRow(
-                    images, rocm if images or not rocm else minor(rocm), torch, python, verdict, cells
-                )
+                rocm = rocm if images or not rocm else minor(rocm)
+                yield TableRow(images, rocm, torch, python, verdict, cells)
 
-    def _torches(self, narrowed: Narrowed | None) -> list[str]:
-        """Return the torch versions that are left, versions for the preferred ROCm first."""
-        part = self._part()
-
-        def rank(version: str) -> int:
-            mask = self._problem.variables["torch"].of_versions([version])
-            at_torch = part.session.narrow_to(narrowed, "torch", mask)
-            rocm = at_torch.domains[part.session.number["rocm"]] if at_torch else 0
-            return rocm & -rocm
-
-        return sorted(part.versions(narrowed, "torch"), key=rank)
+    def _torches(self, narrowed: Narrowed | None) -> list[tuple[str, Narrowed]]:
+        """Return the torch versions that are left and what they leave, those for the preferred ROCm first."""
+        part, variable = self._part(), self._problem.variables["torch"]
+        masks = {torch: variable.of_versions([torch]) for torch in part.versions(narrowed, "torch")}
+        each = [(torch, part.session.narrow_to(narrowed, ("torch", mask))) for torch, mask in masks.items()]
+        rocm = part.session.number["rocm"]
+        left = [(torch, at_torch) for torch, at_torch in each if at_torch is not None]
+        return sorted(left, key=lambda pair: pair[1].domains[rocm] & -pair[1].domains[rocm])
 
 
 def available_packages(catalog: Catalog, backend: Backend) -> list[str]:
@@ -250,10 +252,13 @@ def available_packages(catalog: Catalog, backend: Backend) -> list[str]:
     return [name for name in sorted(catalog.package) if name not in ROW_COMPONENTS and is_available(name)]
 
 
-def _narrow_each(
-    parts: Sequence[_TablePart], each: Sequence[Narrowed | None], name: str, mask: int
-) -> list[Narrowed | None]:
-    return [part.session.narrow_to(domains, name, mask) for part, domains in zip(parts, each, strict=True)]
+def _signature(relations: Iterable[Relation], variable: Variable, bit: int) -> Iterator[object]:
+    """Yield what relations allow a value of a variable; values with equal signatures are interchangeable."""
+    for relation in relations:
+        if relation.subject is variable:
+            yield relation.table[bit]
+        if relation.object is variable:
+            yield tuple(row.objects >> bit & 1 for row in relation.rows)
 
 
 class _TablePart:
@@ -265,6 +270,7 @@ class _TablePart:
         package: str,
         proven_sets: Sequence[ProvenSet],
         requested: frozenset[str],
+        rows: _TablePart | None,
     ) -> None:
         self.problem = problem
         self.package = package
@@ -273,16 +279,14 @@ class _TablePart:
         self.start = self.session.narrow(self.demands)
         self._proven_sets = proven_sets
         self._requested = requested
-        self._path: list[tuple[tuple[str, int], Narrowed | None]] = []
         self._ranked_sets: dict[bool, list[tuple[ProvenSet, list[Demand]]]] = {}
-        self._related: dict[str, list[tuple[Relation, int]]] = {name: [] for name in problem.variables}
-        """For each component its relations, with the number of the other."""
-        number = self.session.number
-        for relation in problem.relations:
-            self._related[relation.subject.name].append((relation, number[relation.object.name]))
-            self._related[relation.object.name].append((relation, number[relation.subject.name]))
-        self._reasons: dict[tuple[int, ...], str] = {}
-        """By the domains of the components that the package has relations with."""
+        self._rows = rows or self
+        self._own = [one for one in problem.relations if one not in self._rows.problem.relations]
+        """The relations that the rows do not have."""
+        self._answers: dict[object, _Answer] = {}
+        self._relevant = cache(self._find_relevant)
+        self._meaning = cache(self._number_meaning)
+        self._signatures: dict[tuple[object, ...], int] = {}
 
     def _counts(self, demand: Demand) -> bool:
         name = demand.variable.name
@@ -294,14 +298,68 @@ class _TablePart:
         left = 0 if narrowed is None else narrowed.domains[self.session.number[name]]
         return list(dict.fromkeys(one.version for one in self.problem.variables[name].chosen(left)))
 
-    def cell(self, narrowed: Narrowed | None, pins: Mapping[str, int], *, reasons: bool) -> Cell:
-        try:
-            solution = self.solve(narrowed)
-            if solution is not None:
-                return Cell(pick_of(self.problem, solution, self.package))
-            return Cell(refused=self.reason(pins) if reasons else "")
-        except TooLargeError:
-            return Cell(refused=UNDECIDED)
+    def answer(self, row: Narrowed) -> _Answer:
+        """Return what the column has in a row.
+
+        A component of the row with one value is consistent with everything that the row leaves of the others.
+        So only what the relations of this column say about it counts, and rows with values of which they say
+        the same share the answer.
+        """
+        key: object = row.domains
+        # A proven set may name any component, and torch may require the package.
+        if not (self._requested or self.package in self._rows.problem.variables):
+            numbers = self._relevant(row.several)
+            key = numbers, *[self._meaning(number, row.domains[number]) for number in numbers]
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self._answers[key] = _Answer(row)
+            try:
+                answer.solution = self.solve(self._at(row, self.start))
+            except TooLargeError:
+                answer.refused = UNDECIDED
+            if answer.solution is not None:
+                variable = self.problem.variables[self.package]
+                answer.version = variable.candidate(answer.solution[self.package]).key
+        return answer
+
+    def _find_relevant(self, several: frozenset[int]) -> tuple[int, ...]:
+        """Return the components of rows that count for the column, given those with several values.
+
+        Its own relations are about these components, or a choice between several values depends on them.
+        """
+        number = self._rows.session.number
+        names = {end.name for one in self._own for end in (one.subject, one.object)}
+        found = {number[name] for name in names & number.keys()}
+        relations = self._rows.problem.relations
+        pairs = [{number[one.subject.name], number[one.object.name]} & several for one in relations]
+        while more := {other for pair in pairs if pair & found for other in pair} - found:
+            found |= more
+        return tuple(found)
+
+    def _number_meaning(self, number: int, mask: int) -> int:
+        """Return the number that values of a component of rows share if `_own` says the same of them.
+
+        Several values, and absence, have their mask.
+        """
+        if mask & (mask - 1) or mask == ABSENT:
+            return mask
+        variable = self.problem.variables[self._rows.session.names[number]]
+        signature = tuple(_signature(self._own, variable, mask.bit_length() - 1))
+        return -1 - self._signatures.setdefault(signature, len(self._signatures))
+
+    def pick(self, answer: _Answer, row: Narrowed) -> Distribution:
+        """Return the pick of an answer, with the facts that allow it in a row."""
+        names = self._rows.session.names
+        single = {number: row.domains[number].bit_length() - 1 for number in names.keys() - row.several}
+        solution = (answer.solution or {}) | {names[number]: bit for number, bit in single.items()}
+        return pick_of(self.problem, {name: bit for name, bit in solution.items() if bit}, self.package)
+
+    def _at(self, row: Narrowed | None, narrowed: Narrowed | None) -> Narrowed | None:
+        """Return what a row leaves of the domains of this part."""
+        number = self._rows.session.number
+        pins = ("base-image", "torch", "python")
+        limits = [(name, row.domains[number[name]]) for name in pins] if row else []
+        return self.session.narrow_to(narrowed, *limits)
 
     def solve(self, narrowed: Narrowed | None) -> Solution | None:
         """Find the solution that `resolver.answers.resolve.resolve` would return."""
@@ -310,10 +368,8 @@ class _TablePart:
             return solution
 
         def solve_with(demands: Sequence[Demand] | None) -> Solution | None:
-            left = narrowed
-            for demand in demands or ():
-                left = self.session.narrow_to(left, demand.variable.name, demand.mask)
-            return self.session.solve_within(left)
+            limits = [(demand.variable.name, demand.mask) for demand in demands or ()]
+            return self.session.solve_within(self.session.narrow_to(narrowed, *limits))
 
         has_image = "base-image" in solution
         if has_image not in self._ranked_sets:
@@ -321,7 +377,7 @@ class _TablePart:
             self._ranked_sets[has_image] = ranked_sets(self.problem, self._proven_sets, requested)
         return first_proven(self.problem, self._ranked_sets[has_image], solve_with)[0]
 
-    def reason(self, pins: Mapping[str, int]) -> str:
+    def reason(self, row: Narrowed | None) -> str:
         """Return as few components as exclude all versions, the one that excludes most first."""
         name = self.package
         variable = self.problem.variables[name]
@@ -334,19 +390,16 @@ class _TablePart:
         for demand in demands:
             if not _is_requirement(demand):
                 excluded["known-bad"] = excluded.get("known-bad", 0) | left & ~demand.mask
-        around = self._around(pins)
+        around = self._at(row, self._open)
         if around is None:
             return COMBINATION
-        related = self._related[name]
-        key = tuple(around.domains[number] for _, number in related)
-        # Most rows differ only in components that the package has no facts about.
-        if key not in self._reasons:
-            for relation, number in related:
-                other, out = _excluded_by(relation, variable, left, around.domains[number])
+        for relation in self.problem.relations:
+            if variable in {relation.subject, relation.object}:
+                other = (relation.object if relation.subject is variable else relation.subject).name
+                out = _excluded_by(relation, variable, left, around.domains[self.session.number[other]])
                 reason = "known-bad" if relation.forbids or other.startswith(AVOIDED) else other
                 excluded[reason] = excluded.get(reason, 0) | out
-            self._reasons[key] = _fewest(excluded, left)
-        return self._reasons[key]
+        return _fewest(excluded, left)
 
     @cached_property
     def _open(self) -> Narrowed | None:
@@ -358,27 +411,15 @@ class _TablePart:
         ]
         return self.session.narrow(demands)
 
-    def _around(self, pins: Mapping[str, int]) -> Narrowed | None:
-        """Return the domains that the row leaves for all other components if the package may be absent."""
-        # Rows come in order, so this row shares most of its path with the previous row.
-        path, domains = self._path, self._open
-        for depth, pin in enumerate(pins.items()):
-            if len(path) == depth or path[depth][0] != pin:
-                path[depth:] = [(pin, self.session.narrow_to(domains, *pin))]
-            domains = path[depth][1]
-        return domains
 
-
-def _excluded_by(relation: Relation, variable: Variable, left: int, around: int) -> tuple[str, int]:
-    """Return the other component, and the candidates that fit none of its values in `around`."""
+def _excluded_by(relation: Relation, variable: Variable, left: int, around: int) -> int:
+    """Return the candidates that fit none of the values of the other component in `around`."""
     if relation.subject is variable:
-        return relation.object.name, sum(1 << bit for bit in bits(left) if not relation.table[bit] & around)
-    if around & ABSENT:
-        return relation.subject.name, 0
+        return sum(1 << bit for bit in bits(left) if not relation.table[bit] & around)
     allowed = 0
     for bit in bits(around):
         allowed |= relation.table[bit]
-    return relation.subject.name, left & ~allowed
+    return left & ~allowed
 
 
 def _is_requirement(demand: Demand) -> bool:

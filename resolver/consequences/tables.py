@@ -116,7 +116,7 @@ class Rows:
         self.table = Table(side.catalog, side.request)
         self.of_pair: dict[tuple[str, str], dict[str, TableRow]] = {}
         """For each torch and Python, its rows by base image, the preferred image first."""
-        for row in self.table.rows(reasons=False):
+        for row in self.table.rows():
             images = self.of_pair.setdefault((row.torch, row.python), {})
             for image in row.images or ("",):
                 images.setdefault(image, row)
@@ -133,7 +133,7 @@ class Rows:
         for (torch, python), rows in self.of_pair.items():
             for row in rows.values():
                 for name, cell in row.cells.items():
-                    if cell.pick:
+                    if cell.version:
                         row_keys = versions.setdefault(name, {}).setdefault(cell.version, [])
                         row_keys.append(RowKey("", torch, python))
         return versions

@@ -7,6 +7,7 @@ demands are assumptions. So what a call has learned helps all later calls on the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -33,12 +34,17 @@ Rank = tuple[float, int, int, str]
 _Item = TypeVar("_Item")
 
 
-class Narrowed(msgspec.Struct, frozen=True):
+class Narrowed(msgspec.Struct, frozen=True, dict=True):
     """The candidates that are left under assumptions."""
 
     assumptions: tuple[Assumption, ...]
     domains: tuple[int, ...]
     """For each variable, by `Session.number`, the mask of the candidates that are left."""
+
+    @cached_property
+    def several(self) -> frozenset[int]:
+        """The variables with several candidates, absence included."""
+        return frozenset(number for number, mask in enumerate(self.domains) if mask & (mask - 1))
 
 
 class Session:
@@ -82,9 +88,15 @@ class Session:
         """Return the candidates that propagation leaves; None proves that there is no solution."""
         return self._narrowed(self._assumptions(demands))
 
-    def narrow_to(self, narrowed: Narrowed | None, name: str, mask: int) -> Narrowed | None:
-        """Return the candidates that are left if a variable keeps only some of its own."""
-        return narrowed and self._narrowed((*narrowed.assumptions, (self.number[name], mask)))
+    def narrow_to(self, narrowed: Narrowed | None, *limits: tuple[str, int]) -> Narrowed | None:
+        """Return the candidates that are left if some variables keep only those in a mask."""
+        for name, mask in limits:
+            number = self.number[name]
+            if narrowed is None or not narrowed.domains[number] & mask:
+                return None
+            if narrowed.domains[number] & ~mask:
+                narrowed = self._narrowed((*narrowed.assumptions, (number, mask)))
+        return narrowed
 
     def solve(
         self, demands: Iterable[Demand] | None = None, assumed: Sequence[Assumption] = ()
@@ -111,11 +123,8 @@ class Session:
 
     def solve_within(self, narrowed: Narrowed | None) -> Solution | None:
         """Find the solution that `solve` prefers among the remaining candidates."""
-        if narrowed is None:
-            return None
-        # The other components have one value in each solution, so no assumption about them is needed.
-        numbers = [number for number in self.number.values() if narrowed.domains[number].bit_count() > 1]
-        decided = self.decide(narrowed.assumptions, numbers)
+        # Other components have one value in each solution, so no assumption about them is needed.
+        decided = narrowed and self.decide(narrowed.assumptions, narrowed.several)
         return None if decided is None else self._solution(decided.domains)
 
     def is_solvable(self, demands: Sequence[Demand]) -> bool:

@@ -340,8 +340,8 @@ def test_output_is_deterministic(capsys: Capture, form: str) -> None:
 def test_interrupted_table_keeps_old_file(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Table.rows
 
-    def failing(self: Table, *, reasons: bool) -> Iterator[TableRow]:
-        yield next(real(self, reasons=reasons))
+    def failing(self: Table) -> Iterator[TableRow]:
+        yield next(real(self))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Table, "rows", failing)

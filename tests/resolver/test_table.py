@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 
 import msgspec
 import pytest
@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from resolver.answers import resolution as resolving
 from resolver.answers import table as table_module
+from resolver.answers.resolution import pick_of
 from resolver.answers.resolve import resolve
 from resolver.answers.table import (
     COMBINATION,
@@ -23,13 +23,15 @@ from resolver.answers.table import (
     available_packages,
 )
 from resolver.compiling import compile_problem
+from resolver.compiling.problem import ABSENT, Demand, Problem, Relation, RelationRow, Variable
 from resolver.errors import UsageError
 from resolver.facts.catalog import Catalog, load_uncached
-from resolver.model import Prefer, Request, Requirement, Resolution
+from resolver.model import Distribution, Prefer, Request, Requirement, Resolution
+from resolver.solving.session import Session
 from resolver.versions import parse_specifier
 from tests.resolver.solve_helpers import ask
 from tests.resolver.solving import solve
-from tests.resolver.universe import EXAMPLES
+from tests.resolver.universe import EXAMPLES, FACT, candidate
 
 KNOWN = 'status = "documented"\nsource = "here"\n'
 
@@ -302,20 +304,97 @@ def test_unknown_column_is_bad_input(tiny: Catalog) -> None:
         Table(nothing, ask(nothing, "", site="hill"))
 
 
+def _random_problem(chance: random.Random, packages: list[str]) -> Problem:
+    """Return a problem in which packages require random values of each other and of the platform."""
+    platform = ["kernel-driver", "base-image", "rocm", "glibc", "torch", "python"]
+    sizes = {name: chance.randint(2, 4) for name in [*platform, *packages]}
+    variables = {
+        name: Variable(
+            name,
+            [replace(candidate(name, str(size - i)), index=f"{i}" * (name == "torch")) for i in range(size)],
+        )
+        for name, size in sizes.items()
+    }
+    pairs = [*combinations(platform, 2), *product(packages, platform), *product(["torch", "rocm"], packages)]
+    pairs += [("upper", "built")]
+
+    density = chance.choice([0.3, 0.5, 0.7])
+
+    def some(name: str) -> int:
+        return variables[name].mask(i for i in range(sizes[name]) if chance.random() < density)
+
+    relations = []
+    for subject, target in chance.sample(pairs, chance.randint(6, 14)):
+        rows = [RelationRow(some(subject), some(target), FACT) for _ in range(chance.randint(1, 3))]
+        optional = chance.random() < 0.5
+        relations.append(Relation(variables[subject], variables[target], "run", rows, when_present=optional))
+    required = ["torch", "python", *packages]
+    demands = [Demand(variables[name], variables[name].present, name, "request", "here") for name in required]
+    return Problem(variables, demands, relations)
+
+
+@pytest.mark.parametrize("seed", [*range(120), 236, 330, 599])
+def test_cells_of_rows_that_share_an_answer_are_solved_alike(tiny: Catalog, seed: int) -> None:
+    """Each cell is what a search for this cell alone finds, whatever rows have the same answer.
+
+    The last seeds need what the first do not: absence, a choice that depends on a choice, and a column that
+    torch requires.
+    """
+    columns = ["built", "upper", "zone"]
+    problem = _random_problem(random.Random(seed), columns)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_module, "compile_problem", lambda *_, **__: problem)
+        table = Table(tiny, ask(tiny, " ".join(columns), site="hill"))
+        rows = list(table.rows())
+    for row, column in product(rows, columns):
+        session, demands = table.question(column)
+        pins = {"torch": row.torch, "python": row.python, "base-image": row.images[0] if row.images else ""}
+        masks = {name: problem.variables[name].of_versions([key]) or ABSENT for name, key in pins.items()}
+        limits = [Demand(problem.variables[name], mask, "", "fact", "") for name, mask in masks.items()]
+        solution = Session(session.problem).solve([*demands, *limits])
+        cell = row.cells[column]
+        assert cell.pick == (solution and pick_of(session.problem, solution, column))
+        assert cell.version == (cell.pick.key if cell.pick else "")
+        assert cell.refused == ("" if cell.pick else cell.part.reason(cell.row))
+
+
 def test_rows_are_computed_lazily(tiny: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps: list[str] = []
-    real = resolving.pick_of
-
-    def counting(*args: object) -> object:
-        steps.append("")
-        return real(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(table_module, "pick_of", counting)
+    """A row is solved when it is reached, and what was not read of it is not computed."""
+    solved, picked = (
+        _counted(monkeypatch, Session, "solve_within"),
+        _counted(monkeypatch, table_module, "pick_of"),
+    )
     rows = Table(tiny, ask(tiny, "", site="hill")).rows()
     next(rows)
-    after_one = len(steps)
-    list(rows)
-    assert 0 < after_one < len(steps) / 2
+    after_one = len(solved)
+    left = list(rows)
+    assert 0 < after_one < len(solved) / 2
+    assert not picked
+    assert [row.cells["zone"].pick for row in left]
+    assert len(picked) == sum(bool(row.cells["zone"].version) for row in left) > 0
+
+
+def test_rows_that_facts_do_not_distinguish_are_solved_once(
+    tiny: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(tiny, ask(tiny, "zone", site="hill"))
+    solved = _counted(monkeypatch, Session, "solve_within")
+    rows = list(table.rows())
+    assert len({row.torch for row in rows}) > 2
+    assert len(solved) == len(rows) + len({row.python for row in rows})  # zone has facts about Python only
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch, where: object, name: str) -> list[str]:
+    """Return a list that grows with each call of a function."""
+    calls: list[str] = []
+    real = getattr(where, name)
+
+    def counting(*args: object) -> object:
+        calls.append(name)
+        return real(*args)
+
+    monkeypatch.setattr(where, name, counting)
+    return calls
 
 
 SITES = {
@@ -357,7 +436,7 @@ def test_build_for_another_framework_is_no_cell_unless_asked_for(catalog: Catalo
     """As `resolve horovod`, whatever other columns there are."""
 
     def cells(columns: str) -> set[str]:
-        rows = Table(catalog, ask(catalog, columns, site="lumi-g", day="2026-11-29")).rows(reasons=False)
+        rows = Table(catalog, ask(catalog, columns, site="lumi-g", day="2026-11-29")).rows()
         return {row.cells["horovod"].version for row in rows if row.rocm == "6.2.4"}
 
     assert cells("horovod tensorflow-rocm torch==2.7.*") == {""}
@@ -368,8 +447,12 @@ def test_build_for_another_framework_is_no_cell_unless_asked_for(catalog: Catalo
 def test_other_columns_do_not_change_cells(catalog: Catalog) -> None:
 
     whole = {
-        (row.images, row.torch, row.python): row.cells["torch-sparse"]
+        (row.images, row.torch, row.python): _read(row.cells["torch-sparse"])
         for row in Table(catalog, ask(catalog, "", day="2026-06-01")).rows()
     }
     alone = Table(catalog, ask(catalog, "torch-sparse", day="2026-06-01"))
-    assert {(r.images, r.torch, r.python): r.cells["torch-sparse"] for r in alone.rows()} == whole
+    assert {(r.images, r.torch, r.python): _read(r.cells["torch-sparse"]) for r in alone.rows()} == whole
+
+
+def _read(cell: Cell) -> tuple[Distribution | None, str]:
+    return cell.pick, cell.refused
