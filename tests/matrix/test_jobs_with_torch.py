@@ -57,7 +57,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("matrix.commands.build_wheels.Slurm", Batch)
-    monkeypatch.setattr("matrix.building.planning.obtain", lambda *_, **__: None)
+    monkeypatch.setattr("builders.sources.source.obtain", lambda *_, **__: None)
     monkeypatch.setattr("matrix.building.planning.wheels_of", lambda *_, **__: None)
     return runs
 
