@@ -673,6 +673,7 @@ class Slurm:
             gib = mebibytes / 1024
             run.memory = min(run.memory or gib, gib or run.memory)
         live = {key: job for job in self._live() for key in job.keys}
+        submitted: list[str] = []
         try:
             for group in pack(tasks, self._admitted(len(tasks)), run.most_cores) if tasks else []:
                 required = {key for task in group for key in task.requires if key in live}
@@ -693,10 +694,13 @@ class Slurm:
                 # At once, because a job of this run that is not recorded is cancelled: see `_act`.
                 self._save()
                 waits = f", after {', '.join(after)}" if after else ""
-                self.reporter.info(f"Submitted job {number}: {self._titles(job)}{waits}")
+                submitted.append(f"Submitted job {number}: {self._titles(job)}{waits}")
         finally:
             # Even after an error: the jobs that were submitted before it would be held for ever.
             self._release()
+            # Who reads this may end the command: the jobs start without it.
+            for text in submitted:
+                self.reporter.info(text)
 
     def _admitted(self, number: int) -> int:
         """Return how many more jobs this user may submit to the partition; at least one."""
