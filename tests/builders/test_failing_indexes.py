@@ -185,7 +185,7 @@ def test_failing_index_is_an_error_that_names_it(
     [
         ("some_pkg-1.0-py3-none-any.whl", True),
         ("some_pkg-1.0-py3-none-any.whl", False),
-        ("some_pkg-1.0.tar.gz", False),
+        pytest.param("some_pkg-1.0.tar.gz", False, marks=pytest.mark.slow),
     ],
 )
 def test_metadata_on_a_failing_server_is_an_error_that_names_the_file(

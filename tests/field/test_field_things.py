@@ -25,17 +25,11 @@ RESOLVED = [case for case in CASES if "resolve-exit" in (case / "expected.toml")
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture(autouse=True)
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Work in an empty directory with an index of a few projects; the index of torch does not answer."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    page = tmp_path / "amd"
-    tiny_wheel(page, "tensorflow-rocm", "2.16.1", tags="cp310-cp310-manylinux_2_28_x86_64")
-    Path("matrix.toml").write_text(
-        '[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n'
-        f'"https://repo.radeon.com/rocm/manylinux/rocm-rel-6.2" = "{page.as_uri()}"\n'
-    )
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Return an index of a few projects, and a page of AMD's."""
+    root = tmp_path_factory.mktemp("pages")
+    tiny_wheel(root / "amd", "tensorflow-rocm", "2.16.1", tags="cp310-cp310-manylinux_2_28_x86_64")
     projects: dict[str, list[tuple[str, list[str]]]] = {
         "numpy": [("1.23.2", []), ("1.26.2", []), ("1.26.3", []), ("1.26.4", []), ("2.2.6", [])],
         "mpi4py": [("3.1.1", [])],
@@ -47,7 +41,20 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         # What the metadata on PyPI says is for CUDA.
         "vllm": [("0.12.0", ["flashinfer-python==0.5.3"]), ("0.6.6.post1", ["xformers==0.0.28.post3"])],
     }
-    return (tiny_index(tmp_path / "own", projects) / "simple").as_uri()
+    return (tiny_index(root / "own", projects) / "simple").as_uri(), (root / "amd").as_uri()
+
+
+@pytest.fixture(autouse=True)
+def index(pages: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Work in an empty directory with the index; that of torch does not answer."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    own, page = pages
+    Path("matrix.toml").write_text(
+        '[mirrors]\n"https://download.pytorch.org/" = "http://127.0.0.1:9/"\n'
+        f'"https://repo.radeon.com/rocm/manylinux/rocm-rel-6.2" = "{page}"\n'
+    )
+    return own
 
 
 def checked(file: str, options: list[str], index: str, capsys: Capture) -> tuple[int, dict[str, Any], str]:

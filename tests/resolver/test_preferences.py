@@ -92,7 +92,9 @@ def _limited(many: str, few: str, newest: int, *, oldest_is_free: bool, steps: i
 
 @pytest.mark.parametrize("names", [("many", "few"), ("few", "many"), ("a", "b"), ("b", "a")])
 @pytest.mark.parametrize("steps", [0, 1, 2])
-@pytest.mark.parametrize("newest", [1, 4, 6, 12, 60])
+@pytest.mark.parametrize(
+    "newest", [1, 6, pytest.param(4, marks=pytest.mark.slow), 12, pytest.param(60, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("oldest_is_free", [True, False])
 def test_order_of_request_does_not_matter_if_search_backtracks(
     names: tuple[str, str], steps: int, newest: int, *, oldest_is_free: bool

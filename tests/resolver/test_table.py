@@ -333,7 +333,10 @@ def _random_problem(chance: random.Random, packages: list[str]) -> Problem:
     return Problem(variables, demands, relations)
 
 
-@pytest.mark.parametrize("seed", [*range(120), 236, 330, 599])
+@pytest.mark.parametrize(
+    "seed",
+    [*range(50), 236, 330, 599, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(50, 120))],
+)
 def test_cells_of_rows_that_share_an_answer_are_solved_alike(tiny: Catalog, seed: int) -> None:
     """Each cell is what a search for this cell alone finds, whatever rows have the same answer.
 
