@@ -251,18 +251,20 @@ def _with_lock(context: Context, names: Sequence[str]) -> Context | None:
 def fetch_prebuilt(context: Context, names: Sequence[str] = ()) -> None:
     """Fetch, audit and judge wheels that others compiled; raise `MatrixError` if one is unsound or unfit."""
     settings, lock, catalog = context.settings, context.lock, context.catalog_of_lock
-    for pick in prebuilt(lock, catalog):
-        if not names or pick.name in names:
-            from builders.environments.wheelhouse import check_of
-            from builders.network.download import Downloads
-            from builders.sources.fetch import fetch_file
+    picks = [pick for pick in prebuilt(lock, catalog) if not names or pick.name in names]
+    if not picks:
+        return
+    from builders.environments.wheelhouse import check_of
+    from builders.network.download import Downloads
+    from builders.sources.fetch import fetch_file
 
-            check = check_of(lock, catalog, partial(exclude_pick, context.lock_path))
-            file = pick.files[0]
-            with context.console.task(f"fetch {file.name}"):
-                downloads = Downloads(settings.mirrors, context.console)
-                fetch_file(file, downloads, offline=settings.offline)
-            check(pick, cached_file(file))
+    check = check_of(lock, catalog, partial(exclude_pick, context.lock_path))
+    downloads = Downloads(settings.mirrors, context.console)
+    for pick in picks:
+        file = pick.files[0]
+        with context.console.task(f"fetch {file.name}"):
+            fetch_file(file, downloads, offline=settings.offline)
+        check(pick, cached_file(file))
 
 
 def _planned(task: Task, index: Index, cores: int) -> TaskState:

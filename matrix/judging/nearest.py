@@ -12,11 +12,17 @@ from msgspec.structs import replace
 from builders.constants import MOUNTED_INDEX
 from builders.findings import Finding
 from builders.installed.checks import driver_findings
-from builders.network.urls import is_of_public_index
 from matrix.api import package_indexes, resolve_settings
 from matrix.input.request import make_request
 from matrix.judging.distributions import judge_items, of_commit, of_origin, rocm_of
-from matrix.judging.packages import OF_COMMANDS, Indexes, built_here, is_nightly, torch_index
+from matrix.judging.packages import (
+    OF_COMMANDS,
+    Indexes,
+    built_here,
+    is_nightly,
+    is_other_index,
+    torch_index,
+)
 from matrix.judging.repair import Change, Nearest, changed_versions, replaced
 from matrix.judging.target import Verdict, expect_request
 from matrix.judging.verdict import JudgedItem, Judgement, of_pick
@@ -387,8 +393,7 @@ def _unlabelled(answer: Resolution | Conflict, kept: Sequence[Item], reading: Re
 def _other_index(item: Item, reading: Reading) -> str:
     """Return an index that may have any build: not PyPI's, PyTorch's or ours; empty if there is none."""
     urls = [*(item.indexes or reading.index_urls), *reading.find_links]
-    known = (torch_index, is_of_public_index, MOUNTED_INDEX.__eq__)
-    return next((url for url in urls if not any(is_it(url) for is_it in known)), "")
+    return next((url for url in urls if is_other_index(url) and url != MOUNTED_INDEX), "")
 
 
 def _of_other_index(reading: Reading, expected: ExpectedTarget) -> dict[str, tuple[Verdict, str]]:

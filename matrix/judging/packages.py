@@ -76,6 +76,11 @@ def is_nightly(url: str) -> bool:
     return bool(torch_index(url)) and re.search("/whl/(nightly|test)/", url) is not None
 
 
+def is_other_index(url: str) -> bool:
+    """Return whether an index is neither PyPI's nor PyTorch's, so that it may have any build."""
+    return not (torch_index(url) or is_of_public_index(url))
+
+
 class Indexes:
     """The indexes of a file, and the packages that pip must or must not build."""
 
@@ -129,9 +134,9 @@ class Indexes:
         if not entry.indexes:
             return self
         own = copy(self)
-        kinds = {url: torch_index(url) for url in entry.indexes}
-        own.torch = {kind: line for kind, line in self.torch.items() if kind in kinds.values()}
-        own.other = self.has_pages or not all(kind or is_of_public_index(url) for url, kind in kinds.items())
+        kinds = {*map(torch_index, entry.indexes)}
+        own.torch = {kind: line for kind, line in self.torch.items() if kind in kinds}
+        own.other = self.has_pages or any(map(is_other_index, entry.indexes))
         return own
 
     def source_of(self, name: str) -> str:
@@ -527,12 +532,12 @@ def _is_built(catalog: Catalog, name: str) -> bool:
 
 
 def _package_at(catalog: Catalog, url: str) -> str:
-    """Return the name of the project in a repository: that of the catalog's row, else of its directory."""
-    path = url_path(url).split("@")[0].rstrip("/").removesuffix(".git").lower()
+    """Return the project whose repository a URL names: by a row of the catalog, else by its last part."""
     if "+" not in url:
         return ""
-    rows = (row for row in catalog.release.values() if row.git)
-    same = (row.package for row in rows if row.git and url_path(row.git.url).lower() == path)
+    path = url_path(url).split("@")[0].rstrip("/").removesuffix(".git").lower()
+    releases = catalog.release.values()
+    same = (row.package for row in releases if row.git and url_path(row.git.url).lower() == path)
     return next(same, canonicalize_name(path.rpartition("/")[2]))
 
 

@@ -2,8 +2,7 @@
 
 pip and uv: ``list`` as columns, freeze and JSON, ``freeze``, ``inspect``. conda and mamba: ``list`` as
 columns, ``--export``, ``--explicit`` and ``--json``. PyTorch's ``collect_env``, also that of vLLM, lists what
-is relevant for torch. An SBOM lists an image's content: CycloneDX, SPDX, or
-LUMI's own form.
+matters for torch. An SBOM lists an image's content: CycloneDX, SPDX, or LUMI's own form.
 """
 
 from __future__ import annotations
